@@ -1,0 +1,52 @@
+"""The limits of the contract, once. Sizes are bytes of compact UTF-8 JSON unless said. SPEC [S1], [E6], [Q2], [C8]."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+INPUT_BYTES: Final = 256 * KIB
+RESULT_BYTES: Final = 256 * KIB
+CONTENT_BYTES: Final = 256 * KIB
+CONTENT_PARTS: Final = 64
+RESPONSE_BYTES: Final = 256 * KIB
+TURN_OUTPUT_BYTES: Final = 8 * MIB
+"""Output and admitted questions of one Turn, together."""
+
+KEY_BYTES: Final = 512
+IDEMPOTENCY_KEY_BYTES: Final = 512
+LABELS: Final = 16
+LABEL_BYTES: Final = 256
+JSON_DEPTH: Final = 64
+
+QUESTION_OPTIONS: Final = 100
+OPTION_ID_BYTES: Final = 128
+OPTION_LABEL_BYTES: Final = 256
+OPTION_DESCRIPTION_BYTES: Final = 2 * KIB
+ANSWER_TEXT_BYTES: Final = 8 * KIB
+ANSWER_BYTES: Final = 64 * KIB
+
+EVENTS_PAGE: Final = 100
+EVENTS_PAGE_MAX: Final = 1000
+EVENTS_PAGE_BYTES: Final = 4 * MIB
+PAGE: Final = 50
+PAGE_MAX: Final = 100
+
+CLEANUP_SECONDS: Final = 10.0
+"""What a handler and its cancellation callbacks share after a stop mark [S13]."""
+
+OUTPUT_WINDOW: Final = 64
+"""Unacknowledged frames that a Session process may have under way (DESIGN 7)."""
+
+PIPE_WINDOW: Final = 256
+"""Values that one `output.pipe` keeps in flight [A4]."""
+
+FRAME_BYTES: Final = MIB
+"""The longest payload of one guest frame; twice 256 KiB fields and room for escapes."""
+
+STRIKES: Final = 3
+LEASE_SECONDS: Final = 60
+RENEW_SECONDS: Final = 10
+WORKER_LOST_SECONDS: Final = 30

@@ -1,0 +1,86 @@
+"""The worker link: one ordered stream of messages between a worker and a control plane.
+
+A message is `slot u32 (big-endian) | body`. Slot 0 is control: the body is a JSON object whose "t" names its kind. Any other slot is a
+Computer attached on this link, and the body is whole guest frames, as in `frames`. Over the network a message is one WebSocket binary
+message; in `helmr dev` it is a call. A lost link loses nothing: the worker says hello again and each Computer is attached anew.
+DESIGN I4, I6, I8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from helmr.protocol import jsontext
+
+PROTOCOL: Final = 1
+SLOT: Final = struct.Struct(">I")
+CONTROL: Final = 0
+
+FROM_WORKER: Final = {
+    "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version}, `incarnation`?, `computers`: [{computer, fence, state}]; first "
+    "message of a link",
+    "renew": "each 10 s; answered by `renewed`",
+    "computer.state": "`computer`, `fence`, `state` (running, failed, gone), `error`? {code, message}: after a computer.start, or when it changes "
+    "by itself",
+    "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot",
+    "session.started": "`computer`, `channel`, `pid`",
+    "session.exited": "`computer`, `channel`, `code`?, `signal`?, `cause` (exited, killed, out_of_memory, failed), `message`?, `limit`?, `peak`?, "
+    "`ended`, `seconds`: its processes are gone; repeated after an attach until session.forget",
+    "session.log": "`computer`, `channel`, `stream`, `text`: lossy",
+    "image.log": "`request`, `text`",
+    "image.built": "`request`, `layers`: [key], `error`? {code, message}",
+}
+TO_WORKER: Final = {
+    "welcome": "`worker`, `lease_seconds`, `renew_seconds`, `control_plane`; answers hello",
+    "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end",
+    "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest), `blobs`: {digest: path}: make or re-use it, and start it",
+    "computer.attach": "`computer`, `fence`, `slot`, `acked`: {channel: op}",
+    "computer.stop": "`computer`, `fence`: end its processes, keep its files",
+    "computer.destroy": "`computer`, `fence`: end it and remove its files",
+    "session.start": "`computer`, `channel`, `bundle` (digest), `preload`, `environment` {name: value}, `open` (a session.open payload without "
+    "`bundle`)",
+    "session.kill": "`computer`, `channel`, `reason`",
+    "session.forget": "`computer`, `channel`",
+    "image.build": "`request`, `image` (an ImageManifest)",
+}
+
+
+def control(kind: str, **members: Any) -> bytes:
+    """A control message of slot 0."""
+    return SLOT.pack(CONTROL) + jsontext.dumps({"t": kind, **members})
+
+
+def guest(slot: int, frames: bytes) -> bytes:
+    """A message of whole guest frames for the Computer at `slot`."""
+    return SLOT.pack(slot) + frames
+
+
+def split(message: bytes) -> tuple[int, bytes]:
+    """The slot and the body of a message."""
+    return SLOT.unpack_from(message)[0], message[SLOT.size :]
+
+
+class Link(Protocol):
+    """One end of an established link. Both ends have this form."""
+
+    def send(self, message: bytes) -> None:
+        """Queue a message. Never blocks; messages after a loss are dropped, since the next hello attaches anew."""
+        ...
+
+    def close(self, reason: str = "") -> None:
+        """End the link; the other end's `on_closed` is called."""
+        ...
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes accepted and not yet written; a sender above a few MiB should stop reading its sources."""
+        ...
+
+
+class LinkEnd(Protocol):
+    """Who receives. Called in the event loop, in order, never concurrently."""
+
+    on_message: Callable[[bytes], None]
+    on_closed: Callable[[], None]

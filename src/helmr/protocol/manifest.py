@@ -1,0 +1,105 @@
+"""What a Deployment publishes: its definitions as values. Made by `publish`, stored by the control plane, obeyed by hosts.
+
+[A1], [A7], [D2]. Encoded as canonical JSON; the digest of a Deployment is the digest of its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from helmr.protocol.unset import UNSET, UnsetType
+
+ImageBase = Literal["host", "reference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageStep:
+    """One step of a recipe; `kind` says which members count.
+
+    run: argv, network (hosts that the step may reach beyond the operator's registries). copy: dest, blob (digest of a tar of what is
+    copied), source (the path shown). env: env. workdir: dest. user: user. copy_from: dest, source, image.
+    """
+
+    kind: Literal["run", "copy", "copy_from", "env", "workdir", "user", "pip_install"]
+    argv: tuple[str, ...] = ()
+    dest: str = ""
+    source: str = ""
+    blob: str = ""
+    user: str = ""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    network: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    image: ImageManifest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageManifest:
+    """An image recipe: where it starts, and its steps in order."""
+
+    name: str
+    base: ImageBase
+    reference: str = ""
+    digest: str = ""
+    steps: tuple[ImageStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateManifest:
+    """What a Computer is made of. `cpu` in cores, `memory` in bytes, `pids` processes."""
+
+    id: str
+    image: ImageManifest
+    cpu: float = 1.0
+    memory: int = 1 << 30
+    pids: int = 1024
+    egress: tuple[str, ...] = ()
+    secrets: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerManifest:
+    id: str
+    schedule: str
+    timezone: str
+    input: Any = UNSET
+    slack_channel_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentManifest:
+    """One Agent. Periods in milliseconds, None is "never" (or no limit)."""
+
+    id: str
+    template: str
+    file: str
+    """Path of the defining file within the bundle."""
+    line: int
+    attribute: str
+    """Name of the definition in that file's module."""
+    input_kind: Literal["text", "json"] = "text"
+    input_schema: Mapping[str, Any] | None = None
+    input_schema_unavailable: str | None = None
+    result_schema: Mapping[str, Any] | None = None
+    has_init: bool = False
+    close_after_idle_ms: int | None = 7 * 86_400_000
+    hibernate_after_idle_ms: int | None = None
+    max_turn_duration_ms: int | None = None
+    runtime_mcp: Mapping[str, Any] | None = None
+    """The resolved, normalized policy {"allow": [...]}."""
+    triggers: tuple[TriggerManifest, ...] = ()
+    preload: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A whole Deployment: bundle digest (of the source archive), Agents and Templates."""
+
+    protocol: int
+    bundle: str
+    agents: tuple[AgentManifest, ...]
+    templates: tuple[TemplateManifest, ...]
+    blobs: tuple[str, ...] = ()
+    """Digests of the blobs that image steps copy."""
+    python: str | UnsetType = UNSET

@@ -1,0 +1,255 @@
+"""What the API returns: the shapes of the contract, in snake_case. Absent members are `UNSET`.
+
+Times are RFC 3339 UTC texts with microseconds. [S1]-[S24], [E1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from helmr.protocol.content import ContentPart
+from helmr.protocol.ids import ComputerId, ControlId, DeploymentId, HoldId, MessageId, SessionId, TurnId
+from helmr.protocol.states import CloseReason, EventKind, HoldKind, SessionStatus, TurnStatus
+from helmr.protocol.unset import UNSET, UnsetType
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackSource:
+    team_id: str
+    channel_id: str
+    thread_ts: str
+    message_ts: str
+    user_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSource:
+    """Where an input came from; `kind` says which members are there."""
+
+    kind: Literal["user", "api_key", "schedule", "session"]
+    slack: SlackSource | UnsetType = UNSET
+    requester_session_id: SessionId | UnsetType = UNSET
+    origin_turn_id: TurnId | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """Why a Turn did not complete [S14]."""
+
+    code: str
+    message: str | UnsetType = UNSET
+    details: Mapping[str, Any] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A pause of dispatch. `id` and `session_id` are null for an ancestor that the reader can't read."""
+
+    id: HoldId | None
+    session_id: SessionId | None
+    kind: HoldKind
+    created_at: str
+    can_release: bool
+    recovery_gap: Mapping[str, Any] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSummary:
+    id: TurnId
+    status: TurnStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    id: SessionId
+    deployment_id: DeploymentId
+    root_session_id: SessionId
+    agent: str
+    template: str
+    computer_id: ComputerId | None
+    parent_session_id: SessionId | None
+    requester_session_id: SessionId | None
+    status: SessionStatus
+    close_after_idle: str
+    idle_since: str | None
+    initial_turn: TurnSummary | None
+    holds: tuple[Hold, ...]
+    labels: Mapping[str, str]
+    created_at: str
+    key: str | UnsetType = UNSET
+    slack_channel_id: str | UnsetType = UNSET
+    closed_at: str | UnsetType = UNSET
+    close_reason: CloseReason | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnState:
+    """A Turn now. `result` of null is a result; an absent one is none [S10]."""
+
+    id: TurnId
+    session_id: SessionId
+    sequence: int
+    status: TurnStatus
+    source: InputSource
+    created_at: str
+    input: Any = UNSET
+    started_at: str | UnsetType = UNSET
+    terminal_at: str | UnsetType = UNSET
+    result: Any = UNSET
+    response: Sequence[ContentPart] | UnsetType = UNSET
+    error: ErrorInfo | UnsetType = UNSET
+    payload_expired_at: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReceipt:
+    """Confirms admission of a Turn, not its completion."""
+
+    id: TurnId
+    session_id: SessionId
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReceipt:
+    id: SessionId
+    deployment_id: DeploymentId
+    agent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCreateReceipt:
+    session: SessionReceipt
+    turn: TurnReceipt | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReceipt:
+    id: MessageId
+    status: Literal["accepted"] = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnInterruptReceipt:
+    id: ControlId
+    session_id: SessionId
+    turn_id: TurnId
+    status: Literal["accepted"] = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInterruptReceipt:
+    id: ControlId
+    session_id: SessionId
+    hold_id: HoldId
+    status: Literal["accepted"] = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionResumeReceipt:
+    id: ControlId
+    session_id: SessionId
+    hold_id: HoldId
+    status: Literal["accepted"] = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatusReceipt:
+    """What close and cancel return: the Session's status after the request."""
+
+    session_id: SessionId
+    status: SessionStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One record of a Session's timeline [E1]."""
+
+    session_id: SessionId
+    turn_id: TurnId | None
+    sequence: int
+    created_at: str
+    kind: EventKind
+    data: Mapping[str, Any] | Sequence[ContentPart]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    records: tuple[Event, ...]
+    next_after: int
+    has_more: bool
+    retained_after: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """One page of a listing, and where the next one begins."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage(Page[Session]):
+    items: tuple[Session, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPage(Page[TurnState]):
+    items: tuple[TurnState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInfo:
+    """A published Agent: its input contract and its resolved Runtime MCP policy."""
+
+    agent: str
+    template: str
+    deployment_id: DeploymentId
+    input_kind: Literal["text", "json"]
+    runtime_mcp: Mapping[str, Any]
+    input_schema: Mapping[str, Any] | UnsetType = UNSET
+    """{"status": "available", "schema": ...} or {"status": "unavailable", "reason": ...}; for JSON input only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPage:
+    deployment_id: DeploymentId
+    items: tuple[AgentInfo, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a Session does what it does now: one sentence, and the facts behind it [S23]."""
+
+    session_id: SessionId
+    state: str
+    sentence: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    id: DeploymentId
+    status: Literal["building", "deployed", "failed"]
+    current: bool
+    digest: str
+    created_at: str
+    agents: tuple[str, ...] = ()
+    error: ErrorInfo | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What this installation can do."""
+
+    version: str
+    api: str
+    features: tuple[str, ...]
+    limits: Mapping[str, int]
