@@ -115,6 +115,19 @@ class InvalidValue(Malformed):
     code, status = "invalid_value", 422
 
 
+class DigestMismatch(Malformed):
+    """The bytes are others than their digest says."""
+
+    code, status = "digest_mismatch", 422
+    hint = "Send them again; if it persists, something changes them on the way."
+
+
+class ListingInvalid(Malformed):
+    """The listing of files is malformed, or would leave its folder."""
+
+    code, status = "listing_invalid", 422
+
+
 class AnswerInvalid(Malformed):
     """The answer does not fit the question."""
 
@@ -565,6 +578,20 @@ class ConnectionFailed(ClientError):
 
     code, retryable = "connection_failed", True
     hint = "Is it running? `helmr dev` starts one."
+
+
+class RequestTimedOut(ClientError):
+    """The server did not answer in time; whether the request had an effect is not known."""
+
+    code, retryable = "request_timed_out", True
+    hint = "Repeat it with the same idempotency key: it then takes effect once."
+
+
+class UnreadableAnswer(ClientError):
+    """The server's answer is none that this client understands."""
+
+    code = "unreadable_answer"
+    hint = "Is the URL that of a Helmr server, and is this client recent enough for it?"
 
 
 class AgentMismatch(ClientError):
