@@ -1,0 +1,137 @@
+"""The bodies and query strings that the API takes. A member that may be absent is `UNSET` (or its default) when it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from helmr.control.api.constraints import AtMost, Between, Bytes, Id, Matches, Wait
+from helmr.protocol import limits
+from helmr.protocol.states import SessionStatus
+from helmr.protocol.unset import UNSET, UnsetType
+
+LONGEST_WAIT_SECONDS = 60
+LARGEST_SEQUENCE = 2**53 - 1
+DIGESTS = 10_000
+CURSOR_BYTES = 2048
+
+AgentId = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "an Agent's id")]
+AnyId = Annotated[str, Id()]
+Key = Annotated[str, Bytes(1, limits.KEY_BYTES)]
+Digest = Annotated[str, Matches("[0-9a-f]{64}", "a SHA-256 in lower-case hex")]
+LabelText = Annotated[str, Bytes(1, limits.LABEL_BYTES)]
+Cursor = Annotated[str, Bytes(1, CURSOR_BYTES)]
+Limit = Annotated[int, Between(1, limits.PAGE_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """No members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputerChoice:
+    id: AnyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackChannel:
+    channel_id: Annotated[str, Bytes(1, 64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSession:
+    """Without `input` no Turn is admitted; an `input` of null is an input [S1]."""
+
+    agent: AgentId
+    input: Any = UNSET
+    key: Key | UnsetType = UNSET
+    computer: ComputerChoice | UnsetType = UNSET
+    slack: SlackChannel | UnsetType = UNSET
+    labels: Annotated[Mapping[LabelText, LabelText], AtMost(limits.LABELS)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnqueueTurn:
+    input: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessage:
+    content: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeSession:
+    """`hold_id` names one hold on this Session [S17]."""
+
+    hold_id: AnyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingBlobsQuestion:
+    digests: Annotated[tuple[Digest, ...], AtMost(DIGESTS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishDeployment:
+    manifest: Mapping[str, Any]
+    promote: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionQuery:
+    """Either an exact lookup (`agent` with `key`, nothing else), or filters with pages [S3]."""
+
+    agent: AgentId | UnsetType = UNSET
+    key: Key | UnsetType = UNSET
+    parent_session_id: AnyId | UnsetType = UNSET
+    requester_session_id: AnyId | UnsetType = UNSET
+    status: tuple[SessionStatus, ...] = ()
+    label: tuple[Annotated[str, Matches("[^:]+:.*", "a label as name:value")], ...] = ()
+    cursor: Cursor | UnsetType = UNSET
+    limit: Limit = limits.PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageQuery:
+    cursor: Cursor | UnsetType = UNSET
+    limit: Limit = limits.PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnQuery:
+    """`wait` holds the reply back until the Turn has settled, at most so long."""
+
+    wait: Annotated[str, Wait(LONGEST_WAIT_SECONDS)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventQuery:
+    after: Annotated[int, Between(0, LARGEST_SEQUENCE)] = 0
+    limit: Annotated[int, Between(1, limits.EVENTS_PAGE_MAX)] = limits.EVENTS_PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamQuery:
+    after: Annotated[int, Between(0, LARGEST_SEQUENCE)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentQuery:
+    deployment_id: AnyId | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPageQuery:
+    deployment_id: AnyId | UnsetType = UNSET
+    cursor: Cursor | UnsetType = UNSET
+    limit: Limit = limits.PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobQuery:
+    """The Environment whose Computer needs the blob."""
+
+    environment: AnyId

@@ -1,0 +1,104 @@
+"""One operation of the API, declared: dispatch, checks, OpenAPI, the reference page and the tests are all made from this."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from helmr.control.api.requests import Nothing
+from helmr.protocol import errors, ids
+
+if TYPE_CHECKING:
+    from helmr.control.api.answers import Answer
+    from helmr.control.api.call import Call
+
+Access = Literal["key", "worker", "public"]
+"""Who may call: a principal's bearer key, a worker's credential, anyone."""
+
+Payload = Literal["json", "events", "bytes", "text", "none"]
+
+Handler = Callable[["Call[Any, Any]"], Awaitable["Answer"]]
+
+JSON_BODY_BYTES = 2 * 1024 * 1024
+"""The longest body unless a route says otherwise: a 256 KiB input even with every character escaped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """`permission` is checked before anything is read; `errors` are those beyond what every route of its kind can answer."""
+
+    method: Literal["GET", "POST", "PUT", "DELETE"]
+    path: str
+    name: str
+    summary: str
+    handler: Handler
+    tag: str
+    access: Access = "key"
+    permission: str | None = None
+    query: type[Any] = Nothing
+    body: type[Any] | None = None
+    takes: Payload = "none"
+    body_bytes: int = JSON_BODY_BYTES
+    answer: Any = None
+    gives: Payload = "json"
+    status: int = 200
+    write: bool = False
+    """Takes `Idempotency-Key`, and may answer `Idempotency-Replayed: true`."""
+    errors: tuple[type[errors.HelmrError], ...] = ()
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the path's parameters, in order."""
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+
+@dataclass(frozen=True, slots=True)
+class PathParameter:
+    """What stands in a path: its form, and the error of a text without that form, which is the error of an unknown one [O1]."""
+
+    fits: Callable[[str], bool]
+    unknown: type[errors.Missing]
+    schema: dict[str, Any]
+    description: str
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and all(character in "0123456789abcdef" for character in text)
+
+
+_ID: dict[str, Any] = {"type": "string", "format": "uuid"}
+PATH_PARAMETERS: dict[str, PathParameter] = {
+    "session_id": PathParameter(ids.is_id, errors.SessionNotFound, _ID, "The Session."),
+    "turn_id": PathParameter(ids.is_id, errors.TurnNotFound, _ID, "The Turn, one of this Session."),
+    "deployment_id": PathParameter(ids.is_id, errors.DeploymentNotFound, _ID, "The Deployment."),
+    "agent": PathParameter(
+        ids.is_definition_id, errors.AgentNotFound, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}, "The Agent's id."
+    ),
+    "digest": PathParameter(
+        _is_digest, errors.BlobNotFound, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "SHA-256 of the bytes, in lower-case hex."
+    ),
+}
+
+
+def possible_errors(route: Route) -> tuple[type[errors.HelmrError], ...]:
+    """Every error that a route can answer: its own, and those of its access, parameters, query and body."""
+    found: list[type[errors.HelmrError]] = [errors.InvalidRequest, errors.UnknownField]
+    if route.access != "public":
+        found.append(errors.Unauthenticated)
+    if route.permission is not None:
+        found.append(errors.Forbidden)
+    found += [PATH_PARAMETERS[name].unknown for name in route.parameters]
+    if route.query is not Nothing or route.body is not None or route.takes == "bytes":
+        found.append(errors.InvalidValue)
+    if route.body is not None:
+        found.append(errors.ContentInvalid)
+    if route.takes != "none":
+        found.append(errors.RequestTooLarge)
+    if route.write:
+        found.append(errors.IdempotencyConflict)
+    found += route.errors
+    found += [errors.InternalError, errors.ShuttingDown]
+    if route.access != "public":
+        found.append(errors.DatabaseUnavailable)
+    return tuple(sorted(dict.fromkeys(found), key=lambda kind: (kind.status, kind.code)))

@@ -1,0 +1,192 @@
+"""What the API asks of the services: small ports, one a noun. `control.service` satisfies them; tests bring their own.
+
+Every method raises the declared errors (`protocol.errors`) for what it refuses; anything else is a fault and becomes a 500. Ids that are
+unknown and ids of another Environment raise the same error with the same text [O1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from helmr.protocol.link import Link, LinkEnd
+from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, Page, Session, TurnState
+
+
+class Principal(Protocol):
+    """Who asks, as far as the API looks: its permissions. Services get the same object back."""
+
+    @property
+    def permissions(self) -> frozenset[str]: ...
+
+
+class Receipt(Protocol):
+    """A write's reply: the JSON to send, and whether an earlier request with the same key made it [S4]."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def replayed(self) -> bool: ...
+
+
+class Record(Protocol):
+    """A stored event: its place in the timeline, and the `Event` as compact JSON (no line breaks)."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+
+
+class Principals(Protocol):
+    async def authenticate(self, token: str) -> Any:
+        """The `Principal` of an API key. Raises `Unauthenticated`."""
+        ...
+
+    async def authenticate_worker(self, token: str) -> str:
+        """The worker whose credential this is. Raises `Unauthenticated`."""
+        ...
+
+
+class Sessions(Protocol):
+    async def create(
+        self,
+        principal: Any,
+        *,
+        agent: str,
+        input: Any,
+        key: str | None,
+        computer_id: str | None,
+        slack_channel_id: str | None,
+        labels: Mapping[str, str] | None,
+        idempotency_key: str | None,
+    ) -> Receipt:
+        """`input` of `UNSET` makes no Turn [S1]."""
+        ...
+
+    async def get(self, principal: Any, session_id: str) -> Session: ...
+
+    async def list(
+        self,
+        principal: Any,
+        *,
+        agent: str | None,
+        key: str | None,
+        parent_session_id: str | None,
+        requester_session_id: str | None,
+        status: tuple[str, ...],
+        labels: tuple[tuple[str, str], ...],
+        cursor: str | None,
+        limit: int,
+    ) -> Page[Session]: ...
+
+    async def explain(self, principal: Any, session_id: str) -> Explanation: ...
+
+
+class Turns(Protocol):
+    async def enqueue(self, principal: Any, session_id: str, input: Any, idempotency_key: str | None) -> Receipt: ...
+
+    async def get(self, principal: Any, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
+        """The `TurnState` as JSON: at settlement, or when the wait is over. Cancelled when its reader goes; holds no connection while waiting."""
+        ...
+
+    async def list(self, principal: Any, session_id: str, cursor: str | None, limit: int) -> Page[TurnState]: ...
+    async def send(self, principal: Any, session_id: str, turn_id: str, content: Any, idempotency_key: str | None) -> Receipt: ...
+    async def interrupt(self, principal: Any, session_id: str, turn_id: str, idempotency_key: str | None) -> Receipt: ...
+
+
+class Controls(Protocol):
+    async def interrupt(self, principal: Any, session_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def resume(self, principal: Any, session_id: str, hold_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def close(self, principal: Any, session_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def cancel(self, principal: Any, session_id: str, idempotency_key: str | None) -> Receipt: ...
+
+
+class Events(Protocol):
+    async def page(self, principal: Any, session_id: str, after: int, limit: int) -> bytes:
+        """The `EventPage` as JSON [E3]."""
+        ...
+
+    def follow(self, principal: Any, session_id: str, after: int) -> AsyncIterator[Sequence[Record]]:
+        """Lists of records above `after`, in order, without gaps, until the Session is sealed [E4].
+
+        The first list comes at once, even empty: what is refused is raised before it, so that the reader gets a status. Holds no
+        connection while waiting. The reader may stop at any point and may be slow: the iterator waits for it, nothing else does [I7].
+        """
+        ...
+
+
+class Agents(Protocol):
+    async def get(self, principal: Any, agent: str, deployment_id: str | None) -> AgentInfo: ...
+    async def list(self, principal: Any, deployment_id: str | None, cursor: str | None, limit: int) -> AgentPage: ...
+
+
+class Deployments(Protocol):
+    async def missing(self, principal: Any, digests: Sequence[str]) -> Sequence[str]:
+        """Those that this Environment lacks; says nothing of other Environments."""
+        ...
+
+    async def put_blob(self, principal: Any, digest: str, stream: AsyncIterator[bytes]) -> bool:
+        """Store what `stream` yields; whether it is new. Raises `InvalidValue` for other bytes than the digest's; a broken stream stores nothing."""
+        ...
+
+    async def publish(self, principal: Any, manifest: Mapping[str, Any], promote: bool, idempotency_key: str | None) -> Receipt: ...
+    async def get(self, principal: Any, deployment_id: str) -> Deployment: ...
+    async def current(self, principal: Any) -> Deployment: ...
+    async def list(self, principal: Any, cursor: str | None, limit: int) -> Page[Deployment]: ...
+    async def promote(self, principal: Any, deployment_id: str, idempotency_key: str | None) -> Receipt: ...
+
+    def log(self, principal: Any, deployment_id: str) -> AsyncIterator[str]:
+        """The build log's pieces, from the beginning until the build has ended. A refusal is raised before the first piece."""
+        ...
+
+
+class Links(Protocol):
+    def open(self, worker: str, link: Link) -> LinkEnd:
+        """Take over one end of a worker's new link; the API calls `on_message` and `on_closed` of what is returned."""
+        ...
+
+
+class Blobs(Protocol):
+    async def path(self, worker: str, environment_id: str, digest: str) -> Path:
+        """The file of a blob that this worker may read. Raises `BlobNotFound`."""
+        ...
+
+
+class Health(Protocol):
+    async def ready(self) -> None:
+        """Raises `Unavailable` unless requests can be served."""
+        ...
+
+
+class Services(Protocol):
+    """All that the API stands on."""
+
+    @property
+    def principals(self) -> Principals: ...
+    @property
+    def sessions(self) -> Sessions: ...
+    @property
+    def turns(self) -> Turns: ...
+    @property
+    def controls(self) -> Controls: ...
+    @property
+    def events(self) -> Events: ...
+    @property
+    def agents(self) -> Agents: ...
+    @property
+    def deployments(self) -> Deployments: ...
+    @property
+    def links(self) -> Links: ...
+    @property
+    def blobs(self) -> Blobs: ...
+    @property
+    def health(self) -> Health: ...
+
+
+class Replied(NamedTuple):
+    """A `Receipt` made here, for replies that no service remembers."""
+
+    body: bytes
+    replayed: bool = False

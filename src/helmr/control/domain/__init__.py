@@ -1,0 +1,1 @@
+"""The rules, pure: values in, decisions out. No clock, no I/O."""

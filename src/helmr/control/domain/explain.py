@@ -1,0 +1,89 @@
+"""Why a Session does what it does: one sentence from the facts. SPEC [S23]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from helmr.protocol.states import SessionStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a Session at one instant. Times in seconds from now back."""
+
+    status: SessionStatus
+    running_sequence: int | None = None
+    running_for: float = 0.0
+    stop_cause: str | None = None
+    stopping_for: float = 0.0
+    pending_questions: int = 0
+    queued: int = 0
+    holds: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
+    process: str = "none"
+    attempt: int = 0
+    starting_for: float = 0.0
+    retry_in: float | None = None
+    has_computer: bool = False
+    residency: str = ""
+    computer_error: str | None = None
+    workers_alive: int = 0
+    computer_worker_alive: bool = True
+    wants_cpu: float = 0.0
+    wants_memory: int = 0
+    unclosed_children: int = 0
+
+
+def explain(facts: Facts) -> tuple[str, str]:
+    """The state's name and one sentence for people. The order is that of what blocks first."""
+    if facts.status == "closed":
+        return "closed", "The Session is closed; it takes no more input."
+    if facts.running_sequence is not None:
+        return _running(facts)
+    if facts.queued == 0:
+        if facts.status == "closing":
+            return "closing", f"The Session is closing and waits for {_count(facts.unclosed_children, 'owned Session')} to close."
+        return "idle", "Nothing to do: no Turn is queued or running. Enqueue input to go on."
+    queue = f"{_count(facts.queued, 'Turn')} queued"
+    if facts.holds:
+        kinds = ", ".join(str(hold["kind"]) for hold in facts.holds)
+        return "held", f"{queue}, held by {_count(len(facts.holds), 'hold')} ({kinds}). Resume each by its id to go on."
+    if facts.retry_in is not None and facts.retry_in > 0:
+        return "backing_off", f"{queue}; the process failed {_times(facts.attempt)} and is tried again in {facts.retry_in:.1f} s."
+    if facts.process == "starting":
+        return "starting", f"{queue}; the process is starting (attempt {facts.attempt}, for {facts.starting_for:.1f} s): `init` is running."
+    if facts.process == "ending":
+        return "ending", f"{queue}; the previous process is ending, then a new one starts."
+    if facts.process == "ready":
+        return "dispatching", f"{queue}; the next Turn is being dispatched."
+    if facts.has_computer and not facts.computer_worker_alive:
+        return "worker_away", f"{queue}; the Computer's host does not answer. It goes on when the host returns."
+    if facts.residency in ("starting", "waking", "restoring"):
+        return facts.residency, f"{queue}; the Computer is {facts.residency}."
+    if facts.computer_error is not None:
+        return "computer_failed", f"{queue}; the Computer could not be started: {facts.computer_error}"
+    if facts.workers_alive == 0:
+        return "no_worker", f"{queue}; no worker is connected. Start one with `helmr worker`."
+    if not facts.has_computer or facts.residency in ("cold", "unavailable"):
+        size = f"{facts.wants_cpu:g} CPU and {facts.wants_memory / (1 << 20):.0f} MiB"
+        return "waiting_for_capacity", f"{queue}; no worker has {size} free for the Computer."
+    return "placing", f"{queue}; a process is about to be started."
+
+
+def _running(facts: Facts) -> tuple[str, str]:
+    turn = f"Turn {facts.running_sequence}"
+    if facts.stop_cause is not None:
+        return "stopping", f"{turn} is being stopped ({facts.stop_cause}) for {facts.stopping_for:.1f} s; its handler has 10 s to drain."
+    if facts.pending_questions:
+        return "asking", f"{turn} waits for a person to answer {_count(facts.pending_questions, 'question')}."
+    behind = f"; {_count(facts.queued, 'Turn')} behind it" if facts.queued else ""
+    return "running", f"{turn} has been running for {facts.running_for:.1f} s{behind}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

@@ -1,0 +1,196 @@
+"""The flush: hot operations of many Sessions, one commit. The port that the batcher calls, and its one implementation.
+
+The rules are in `flush_v1` (migrations) and in `control/domain`. DESIGN 7; SPEC [S4], [S6], [S8], [S10], [S11], [E1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, cast
+
+import asyncpg
+
+from helmr.control.store.pool import Database, database_errors
+
+Outcome = Literal["ok", "busy", "missing", "stale", "loose", "replay", "conflict", "closed"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Append:
+    """One output of the running Turn. `data` is the stored encoding of a normalized Content list."""
+
+    session_id: str
+    channel: int
+    op: int
+    turn_id: str
+    data: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Settle:
+    """A drained handler. `event` is the terminal event's data where the Turn failed by itself."""
+
+    session_id: str
+    channel: int
+    op: int
+    turn_id: str
+    status: Literal["completed", "failed", "stopped"]
+    result: bytes | None = None
+    response: bytes | None = None
+    error: bytes | None = None
+    event: bytes | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Admit:
+    """A Turn for the end of the queue. With a key, `fingerprint` tells exact retries from conflicts [S4]."""
+
+    session_id: str
+    environment_id: str
+    turn_id: str
+    input: bytes
+    source: bytes
+    principal_id: str
+    key: str | None
+    fingerprint: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Claim:
+    """Start the next queued Turn of a Session, if it may run."""
+
+    session_id: str
+
+
+class NextTurn(NamedTuple):
+    """A Turn that a flush made running."""
+
+    id: str
+    sequence: int
+    input: bytes | None
+    source: bytes | None
+    created_at: datetime
+    started_at: datetime
+    deadline_at: datetime | None
+
+
+class Flushed(NamedTuple):
+    """What became of one item."""
+
+    outcome: Outcome
+    sequence: int
+    at: datetime
+    status: str | None
+    data: bytes | None
+    next_turn: NextTurn | None
+    turn_sequence: int
+    hint: str | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Items in arrival order, by kind."""
+
+    appends: list[Append] = field(default_factory=list[Append])
+    settles: list[Settle] = field(default_factory=list[Settle])
+    admits: list[Admit] = field(default_factory=list[Admit])
+    claims: list[Claim] = field(default_factory=list[Claim])
+
+
+class Flushes(Protocol):
+    """Writes one batch in one commit."""
+
+    async def flush(self, batch: Batch, *, wait: bool, origin: str | None) -> dict[str, list[Flushed]]:
+        """What became of each item, per kind (append, settle, admit, claim), in the batch's order.
+
+        Raises `DatabaseUnavailable` when the outcome is unknown, other asyncpg errors when the whole batch was rolled back.
+        """
+        ...
+
+
+_FLUSH = "SELECT * FROM flush_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)"
+
+
+class PostgresFlush:
+    """`Flushes` on a connection of its own, taken from the database when first needed and again after a loss."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._statement: Any = None
+
+    async def flush(self, batch: Batch, *, wait: bool, origin: str | None) -> dict[str, list[Flushed]]:
+        try:
+            with database_errors():
+                statement = await self._prepared()
+                rows = await statement.fetch(*_parameters(batch, wait, origin))
+        except BaseException:
+            await self._check()
+            raise
+        return _outcomes(rows)
+
+    async def close(self) -> None:
+        connection, self._connection, self._statement = self._connection, None, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+    async def _prepared(self) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._database.dedicated()
+            self._statement = await self._connection.prepare(_FLUSH)
+        return self._statement
+
+    async def _check(self) -> None:
+        """Drop a connection that is closed, or in an unknown state after a cancellation."""
+        if self._connection is not None and (self._connection.is_closed() or self._connection.is_in_transaction()):
+            await self.close()
+
+
+def _parameters(batch: Batch, wait: bool, origin: str | None) -> Sequence[Any]:
+    a, s, m = batch.appends, batch.settles, batch.admits
+    return (
+        wait,
+        origin,
+        [i.session_id for i in a],
+        [i.channel for i in a],
+        [i.op for i in a],
+        [i.turn_id for i in a],
+        [i.data for i in a],
+        [i.session_id for i in s],
+        [i.channel for i in s],
+        [i.op for i in s],
+        [i.turn_id for i in s],
+        [i.status for i in s],
+        [i.result for i in s],
+        [i.response for i in s],
+        [i.error for i in s],
+        [i.event for i in s],
+        [i.session_id for i in m],
+        [i.environment_id for i in m],
+        [i.turn_id for i in m],
+        [i.input for i in m],
+        [i.source for i in m],
+        [i.principal_id for i in m],
+        [i.key for i in m],
+        [i.fingerprint for i in m],
+        [i.session_id for i in batch.claims],
+    )
+
+
+def _outcomes(rows: Sequence[asyncpg.Record]) -> dict[str, list[Flushed]]:
+    found: dict[str, list[tuple[int, Flushed]]] = {"append": [], "settle": [], "admit": [], "claim": []}
+    for row in rows:
+        op, ord_, outcome, seq, at, status, data, nid, nseq, ninput, nsource, ncreated, ndeadline, tseq, hint = row
+        following = None
+        if nid is not None:
+            following = NextTurn(str(nid), nseq, ninput, nsource, ncreated, at, ndeadline)
+        found[op].append((ord_, Flushed(cast("Outcome", outcome), seq or 0, at, status, data, following, tseq or 0, hint)))
+    for items in found.values():
+        items.sort(key=_first)
+    return {op: [item for _, item in items] for op, items in found.items()}
+
+
+def _first(pair: tuple[int, Flushed]) -> int:
+    return pair[0]

@@ -1,0 +1,106 @@
+"""Connections to PostgreSQL: a bounded pool, transactions that retry deadlocks, and errors in our own words.
+
+SPEC 11 (503 when the database is away), DESIGN I3, I6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from helmr.protocol.errors import DatabaseUnavailable
+
+T = TypeVar("T")
+Connection = Any
+"""An asyncpg connection, pooled or not; asyncpg's own types differ between the two."""
+
+_AWAY: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
+_AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_TRIES: Final = 5
+_SETTINGS: Final = {"application_name": "helmr", "jit": "off", "plan_cache_mode": "force_generic_plan", "timezone": "UTC"}
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Turn "the database is away" in any form into `DatabaseUnavailable`."""
+    try:
+        yield
+    except _AWAY as error:
+        raise DatabaseUnavailable(f"The database is away: {error or type(error).__name__}.") from error
+
+
+class Database:
+    """The database of an installation. Safe for any number of tasks; a task that waits for a connection holds none."""
+
+    def __init__(self, dsn: str, *, size: int = 8, acquire_seconds: float = 10.0, command_seconds: float = 30.0) -> None:
+        self.dsn = dsn
+        self.deadlocks = 0
+        """Transactions that were run again after a deadlock: each one is a bug in the lock order (I3)."""
+        self._size = size
+        self._acquire_seconds = acquire_seconds
+        self._command_seconds = command_seconds
+        self._pool: Any = None
+
+    async def start(self) -> None:
+        """Open the pool. Raises `DatabaseUnavailable`."""
+        with database_errors():
+            self._pool = await asyncpg.create_pool(
+                self.dsn,
+                min_size=1,
+                max_size=self._size,
+                command_timeout=self._command_seconds,
+                server_settings=_SETTINGS,
+            )
+
+    async def stop(self) -> None:
+        """Close every pooled connection; those still in use after 5 s are cut."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(5.0):
+                await pool.close()
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pool.terminate()
+
+    async def dedicated(self) -> Any:
+        """A connection outside the pool, with the same settings; the caller closes it. Raises `DatabaseUnavailable`."""
+        with database_errors():
+            return await asyncpg.connect(self.dsn, server_settings=_SETTINGS, timeout=self._acquire_seconds)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A pooled connection, for reads. Raises `DatabaseUnavailable`."""
+        if self._pool is None:
+            raise DatabaseUnavailable("The database is not connected.")
+        with database_errors():
+            async with self._pool.acquire(timeout=self._acquire_seconds) as connection:
+                yield connection
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run `work` in one transaction and commit it; after a deadlock, all of it again.
+
+        Raises what `work` raises, after a rollback, and `DatabaseUnavailable` when the outcome is unknown.
+        """
+        for attempt in range(1, _TRIES + 1):
+            try:
+                async with self.connection() as connection, connection.transaction():
+                    return await work(connection)
+            except _AGAIN:
+                self.deadlocks += 1
+                if attempt == _TRIES:
+                    raise
+        raise AssertionError("unreachable")
