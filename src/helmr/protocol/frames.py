@@ -11,6 +11,9 @@ unique within its Computer and never used again: it is the *process epoch*. DESI
 is the highest op stored so far (0: nothing to say), and a frame without payload says only that. The supervisor keeps each numbered
 frame until it is acknowledged and sends it again after every attach: a frame is stored once, since the control plane drops ops that it has.
 
+A numbered frame whose payload has `"r": 1` has someone waiting for it: the host acknowledges it at once, instead of with the next frame or
+after a moment. For a turn.output the acknowledgement is `stored`, which also tells the event's sequence.
+
 Payloads are JSON objects whose member "t" names their kind. See `UP`, `DOWN` and `SUPERVISOR_*` for the kinds and their members.
 """
 
@@ -45,11 +48,15 @@ UP: Final = {
     "message.rejected": "`id`, `reason`, `delivery`, `detail`?",
     "question.ask": "`turn`, `question`; the question is known by the op of this frame afterwards",
     "question.withdraw": "`ask` (the op of question.ask): its signal aborted",
+    "output.locate": "op 0. `turn`, `outputs`: [[op, n]]: these n-th outputs (from 1) of the Turn are stored, but a lost connection took the "
+    "`stored` that told their sequence; answered by `stored`",
 }
 """Numbered frames from a Session process. All are local decisions of the guest that the host records; the host checks them again,
 and ends a process whose frames break the protocol."""
 
 DOWN: Final = {
+    "stored": "`ops`: [[op, sequence]]: outputs that asked with `r`, each stored as the event with that sequence; the header's op acknowledges "
+    "them; may come again",
     "session.open": "first frame of a channel: `session` {id, key?, parent?}, `agent`, `computer`, `deployment`, `recovery` {kind, reason?}, "
     "`bundle` (a folder, on sys.path), `file` and `attribute` (the definition), `secrets`?",
     "turn.start": "`turn` {id, sequence, created_at, source}, `input`; the same Turn may come again, and starts once [I5]",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 from helmr.protocol.errors import TurnCancelled
 from helmr.protocol.states import AbortReason
 
 Listener = Callable[[AbortReason], object]
+
+_registry = threading.Lock()
+"""Guards every signal's listeners: a thread may listen while the event loop aborts."""
 
 
 class AbortSignal:
@@ -60,14 +64,18 @@ class AbortSignal:
 
         Listeners run in the order of registration, in the thread that aborts, and must not raise.
         """
-        if self._reason is not None:
-            listener(self._reason)
+        with _registry:
+            reason = self._reason
+            if reason is None:
+                self._listeners.append(listener)
+        if reason is not None:
+            listener(reason)
             return _nothing
-        self._listeners.append(listener)
 
         def stop() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            with _registry:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
 
         return stop
 
@@ -86,10 +94,11 @@ class AbortController:
     def abort(self, reason: AbortReason = "cancelled") -> None:
         """Abort the signal. The first reason stands; later calls change nothing."""
         signal = self.signal
-        if signal._reason is not None:  # pyright: ignore[reportPrivateUsage]
-            return
-        signal._reason = reason  # pyright: ignore[reportPrivateUsage]
-        listeners, signal._listeners = signal._listeners, []  # pyright: ignore[reportPrivateUsage]
+        with _registry:
+            if signal._reason is not None:  # pyright: ignore[reportPrivateUsage]
+                return
+            signal._reason = reason  # pyright: ignore[reportPrivateUsage]
+            listeners, signal._listeners = signal._listeners, []  # pyright: ignore[reportPrivateUsage]
         for listener in listeners:
             listener(reason)
 

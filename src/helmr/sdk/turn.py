@@ -6,6 +6,7 @@ awaited fails the Turn with `unjoined_operations` [S10].
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -213,19 +214,13 @@ class _Blocking(Generic[P, R]):
         return call
 
 
-class _FromThread:
-    __slots__ = ("_bridge", "_origin")
-
-    def __init__(self, origin: Any, bridge: Bridge) -> None:
-        self._origin = origin
-        self._bridge = bridge
-
-
-class SyncSignal(_FromThread):
+class SyncSignal:
     """An `AbortSignal` for a thread: `wait` blocks."""
 
-    __slots__ = ()
-    _origin: AbortSignal
+    __slots__ = ("_origin",)
+
+    def __init__(self, origin: AbortSignal) -> None:
+        self._origin = origin
 
     @property
     def aborted(self) -> bool:
@@ -241,13 +236,25 @@ class SyncSignal(_FromThread):
         """Raise `TurnCancelled` with the reason if the work should stop."""
         self._origin.raise_if_aborted()
 
-    wait = _Blocking(AbortSignal.wait)
+    def wait(self, timeout: float | None = None) -> AbortReason | None:
+        """Block until there is a reason, and return it; None after `timeout` seconds without one."""
+        event = threading.Event()
+        stop = self._origin.listen(lambda _: event.set())
+        try:
+            event.wait(timeout)
+        finally:
+            stop()
+        return self._origin.reason
 
 
-class SyncOutput(_FromThread):
+class SyncOutput:
     """A Turn's output for a thread."""
 
-    __slots__ = ()
+    __slots__ = ("_bridge", "_origin")
+
+    def __init__(self, origin: Output, bridge: Bridge) -> None:
+        self._origin = origin
+        self._bridge = bridge
 
     write = _Blocking(Output.write)
     pipe = _Blocking(Output.pipe)
@@ -270,7 +277,7 @@ class SyncTurn(TurnFacts[Input_co]):
     @property
     def signal(self) -> SyncSignal:
         """Aborts when this Turn is stopped [A6]."""
-        return SyncSignal(self._origin.signal, self._bridge)
+        return SyncSignal(self._origin.signal)
 
     @property
     def output(self) -> SyncOutput:
