@@ -1,12 +1,16 @@
-"""What every test may use: one event loop policy, a bound on waiting, and cloned databases (tests/service/conftest.py)."""
+"""What every test may use: one event loop policy, a bound on waiting, and databases of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from helmr.testing.database import DatabaseServer
 
 PATIENCE_SECONDS = 5.0
 """How long a test waits for anything: a signal that does not come by then never comes (STYLE 17)."""
@@ -22,3 +26,28 @@ def anyio_backend() -> str:
 def bounded() -> Callable[[], AbstractAsyncContextManager[object]]:
     """`async with bounded():` fails the test when what is inside waits longer than five seconds."""
     return lambda: asyncio.timeout(PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def database_server() -> Iterator[DatabaseServer]:
+    """The PostgreSQL that all tests share; started when the first test wants it."""
+    from helmr.testing.database import DatabaseServer
+
+    with DatabaseServer() as server:
+        yield server
+
+
+@pytest.fixture
+def database(database_server: DatabaseServer) -> Iterator[str]:
+    """The address of a migrated database for this test alone."""
+    dsn = database_server.clone()
+    yield dsn
+    database_server.drop(dsn)
+
+
+@pytest.fixture
+def empty_database(database_server: DatabaseServer) -> Iterator[str]:
+    """The address of a database without any migration, for this test alone."""
+    dsn = database_server.empty()
+    yield dsn
+    database_server.drop(dsn)

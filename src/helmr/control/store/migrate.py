@@ -99,7 +99,7 @@ async def migrate(dsn: str, migrations: Sequence[Migration] | None = None) -> Ou
         await connection.close()
 
 
-async def _apply(connection: asyncpg.Connection, wanted: Sequence[Migration]) -> Outcome:
+async def _apply(connection: asyncpg.Connection[asyncpg.Record], wanted: Sequence[Migration]) -> Outcome:
     rows = await connection.fetch("SELECT number, phase, name, digest FROM helmr_migrations ORDER BY number")
     done = {(row["number"], row["phase"]): row["digest"] for row in rows}
     _refuse_newer(wanted, done)
@@ -134,7 +134,7 @@ def _refuse_newer(wanted: Sequence[Migration], done: dict[tuple[int, str], str])
         )
 
 
-async def _run(connection: asyncpg.Connection, migration: Migration) -> None:
+async def _run(connection: asyncpg.Connection[asyncpg.Record], migration: Migration) -> None:
     try:
         async with connection.transaction():
             await connection.execute(migration.sql)
@@ -148,6 +148,6 @@ async def _run(connection: asyncpg.Connection, migration: Migration) -> None:
     except asyncpg.PostgresConnectionError:
         raise
     except asyncpg.PostgresError as error:
-        line = migration.sql.count("\n", 0, int(position) - 1) + 1 if (position := error.position) else 0
-        where = f"{migration}.sql, line {line}" if line else f"{migration}.sql"
-        raise MigrationFailed(f"{where}: {error}") from error
+        position = int(getattr(error, "position", None) or 0)
+        line = f", line {migration.sql.count(chr(10), 0, position - 1) + 1}" if position else ""
+        raise MigrationFailed(f"{migration}.sql{line}: {error}") from error

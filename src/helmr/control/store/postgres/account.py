@@ -1,6 +1,7 @@
-"""Whose PostgreSQL it is: ours, or, since it refuses to run as root, an account of its own without any rights.
+"""Whose PostgreSQL it is: ours, or, since it refuses to run as root, that of an account without rights.
 
-As root we take a uid that no user of the machine has. Only folders that we made get other owners or permissions; a parent folder never does.
+As root we take a uid that no user of the machine has. Only folders that we made get other owners
+or permissions; a parent folder never does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Final
 
 from helmr.protocol.errors import FolderUnusable
 
@@ -22,6 +23,9 @@ UNUSED: Final = range(65530, 65520, -1)
 SYSTEM_FOLDER: Final = Path("/var/lib/helmr")
 """Where root keeps what the account must reach, when it can't reach the place that was asked for."""
 
+ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+"""Nothing of ours: settings such as PGPORT or LC_ALL would change the database."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -30,12 +34,41 @@ class Account:
     uid: int | None = None
     gid: int | None = None
 
+    def run(self, command: Sequence[str], *, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a program under this account to its end. Raises `OSError` when it can't start."""
+        return subprocess.run(
+            command,
+            cwd="/",
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            user=self.uid,
+            group=self.gid,
+            extra_groups=self._groups,
+            umask=0o077,
+        )
+
+    def spawn(self, command: Sequence[str], *, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a program under this account, apart from our terminal and our signals."""
+        return subprocess.Popen(
+            command,
+            cwd="/",
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            user=self.uid,
+            group=self.gid,
+            extra_groups=self._groups,
+            umask=0o077,
+        )
+
     @property
-    def options(self) -> dict[str, Any]:
-        """What `subprocess` needs to run a program under this account."""
-        if self.uid is None:
-            return {"umask": 0o077}
-        return {"user": self.uid, "group": self.gid, "extra_groups": [], "umask": 0o077}
+    def _groups(self) -> list[str | int] | None:
+        return None if self.uid is None else []
 
     @property
     def is_listed(self) -> bool:
@@ -73,10 +106,9 @@ class Account:
 
     def _succeeds(self, command: Sequence[str]) -> bool:
         try:
-            done = subprocess.run(command, cwd="/", capture_output=True, timeout=30, check=False, **self.options)
+            return self.run(command, seconds=30).returncode == 0
         except OSError:
             return False
-        return done.returncode == 0
 
 
 def account_of(data: Path) -> Account:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,11 +163,9 @@ class EmbeddedPostgres:
             shutil.rmtree(aside)
         command = [str(binaries.initdb), "--pgdata", str(aside), "--username", USER, "--encoding", "UTF8", "--locale", "C"]
         command += ["--auth-local", "trust", "--auth-host", "scram-sha-256", "--data-checksums", "--no-instructions"]
-        options = account.options
-        if not account.is_listed:
-            command = [sys.executable, "-I", passwd.__file__, str(account.uid), str(account.gid), *command]
-            options = {}
-        return subprocess.run(command, cwd="/", env=_environment(), capture_output=True, text=True, check=False, **options)
+        if account.is_listed:
+            return account.run(command)
+        return Account().run([sys.executable, "-I", passwd.__file__, str(account.uid), str(account.gid), *command])
 
     def _launch(self, account: Account, binaries: Binaries) -> None:
         """Start the server and wait for it; a predecessor that was killed may need a moment until its last process is gone."""
@@ -177,25 +175,18 @@ class EmbeddedPostgres:
         while True:
             start = self._open_log(account)
             with self.log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    [str(binaries.postgres), "-D", str(self.data), *(f"--{name}={value}" for name, value in settings.items())],
-                    cwd="/",
-                    env=_environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    **account.options,
-                )
+                command = [str(binaries.postgres), "-D", str(self.data), *(f"--{name}={value}" for name, value in settings.items())]
+                process = account.spawn(command, log=log)
+            self._process = process
             try:
-                self._wait_until_ready(self._process)
+                self._wait_until_ready(process)
                 return
             except PostgresFailed:
                 said = self._said_since(start)
                 if "pre-existing shared memory block" in said and time.monotonic() < deadline:
                     time.sleep(0.05)
                     continue
-                if self._process.poll() is None:
+                if process.poll() is None:
                     raise
                 raise PostgresFailed(f"PostgreSQL did not start ({shlex.quote(str(self.log))}): {_last_lines(said)}") from None
 
@@ -245,17 +236,12 @@ class EmbeddedPostgres:
             return file.read(64 << 10).decode(errors="replace")
 
 
-def _environment() -> dict[str, str]:
-    """Nothing of ours: settings such as PGPORT or LC_ALL would change the database."""
-    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
-
-
 def _last_lines(text: str, count: int = 4) -> str:
     return "; ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Generator[None]:
     """One process at a time starts or stops the server of a folder; the system releases the lock of a killed one."""
     try:
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

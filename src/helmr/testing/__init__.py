@@ -1,0 +1,1 @@
+"""What tests of Helmr, and of programs on top of it, share."""

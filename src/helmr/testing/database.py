@@ -1,0 +1,126 @@
+"""Databases for tests: one PostgreSQL that all test processes of a user share, one migrated template, one clone for each test.
+
+The server lies in a folder of the system's temporary folder, is started by the first process that wants it and stopped by the last that
+leaves; one left behind by killed processes is used by the next. Nothing in it outlives a crash of the machine (`fsync` is off).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import asyncpg
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from helmr.control.store.migrate import load, migrate
+from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
+from helmr.protocol.errors import FolderUnusable
+
+_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300", "autovacuum": "off"}
+_BUILDING = 0x48454C10
+
+
+class DatabaseServer:
+    """A context manager for synchronous callers: `clone()` and `empty()` return the address of a database of its own."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or Path(tempfile.gettempdir()) / f"helmr-tests-{os.geteuid()}"
+        self._postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder / "postgres", settings=_SETTINGS))
+        self._numbers = itertools.count(1)
+        self._users = -1
+        self._portal: BlockingPortal
+        self._admin: asyncpg.Connection[asyncpg.Record]
+
+    def __enter__(self) -> Self:
+        self._make_folder()
+        self._users = os.open(self._folder / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+        self._loop = start_blocking_portal()
+        self._portal = self._loop.__enter__()
+        self._portal.call(self._start)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._portal.call(self._leave)
+        self._loop.__exit__(None, None, None)
+        os.close(self._users)
+
+    def clone(self) -> str:
+        """A new database, migrated to this version."""
+        return self._portal.call(self._create, self._template)
+
+    def empty(self) -> str:
+        """A new database without any migration."""
+        return self._portal.call(self._create, "template0")
+
+    def drop(self, dsn: str) -> None:
+        """Remove a database of `clone` or `empty`; connections to it are cut."""
+        self._portal.call(self._drop, dsn.partition("?")[0].rpartition("/")[2])
+
+    def _make_folder(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o711)
+        except FileExistsError:
+            if self._folder.lstat().st_uid != os.geteuid():
+                raise FolderUnusable(f"{self._folder} belongs to another user.") from None
+
+    async def _start(self) -> None:
+        await self._postgres.start()
+        self._admin = await asyncpg.connect(self._postgres.dsn("postgres"))
+        await self._drop_leftovers()
+        self._template = await self._make_template()
+
+    async def _leave(self) -> None:
+        await self._admin.close()
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        await self._postgres.stop()
+
+    async def _create(self, template: str) -> str:
+        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        await self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self._postgres.dsn(name)
+
+    async def _drop(self, name: str) -> None:
+        await self._admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    async def _make_template(self) -> str:
+        """The template of these migrations: made aside under a lock, then renamed, so that nobody clones half of it."""
+        migrations = load()
+        digest = hashlib.sha256("".join(f"{migration} {migration.digest}\n" for migration in migrations).encode()).hexdigest()
+        name = f"template_{digest[:16]}"
+        await self._admin.execute(f"SELECT pg_advisory_lock({_BUILDING})")
+        try:
+            if await self._admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name) is None:
+                await self._admin.execute("DROP DATABASE IF EXISTS template_building WITH (FORCE)")
+                await self._admin.execute("CREATE DATABASE template_building TEMPLATE template0")
+                await migrate(self._postgres.dsn("template_building"), migrations)
+                await self._admin.execute(f"ALTER DATABASE template_building RENAME TO {name}")
+        finally:
+            await self._admin.execute(f"SELECT pg_advisory_unlock({_BUILDING})")
+        return name
+
+    async def _drop_leftovers(self) -> None:
+        """Databases of processes that are gone."""
+        rows = await self._admin.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'test\\_%'")
+        for row in rows:
+            if not _is_alive(int(row["datname"].split("_")[1])):
+                await self._drop(row["datname"])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
