@@ -48,17 +48,17 @@ UP: Final = {
     "message.rejected": "`id`, `reason`, `delivery`, `detail`?",
     "question.ask": "`turn`, `question`; the question is known by the op of this frame afterwards",
     "question.withdraw": "`ask` (the op of question.ask): its signal aborted",
-    "output.locate": "op 0. `turn`, `outputs`: [[op, n]]: these n-th outputs (from 1) of the Turn are stored, but a lost connection took the "
-    "`stored` that told their sequence; answered by `stored`",
+    "output.locate": "op 0. `turn`, `outputs`: [[op, n]]: these n-th outputs (from 1) of the Turn are stored, but a lost connection took "
+    "the `stored` that told their sequence; answered by `stored`",
 }
 """Numbered frames from a Session process. All are local decisions of the guest that the host records; the host checks them again,
 and ends a process whose frames break the protocol."""
 
 DOWN: Final = {
-    "stored": "`ops`: [[op, sequence]]: outputs that asked with `r`, each stored as the event with that sequence; the header's op acknowledges "
-    "them; may come again",
-    "session.open": "first frame of a channel: `session` {id, key?, parent?}, `agent`, `computer`, `deployment`, `recovery` {kind, reason?}, "
-    "`bundle` (a folder, on sys.path), `file` and `attribute` (the definition), `secrets`?",
+    "stored": "`ops`: [[op, sequence]]: outputs that asked with `r`, each stored as the event with that sequence; the header's op "
+    "acknowledges them; may come again",
+    "session.open": "first frame of a channel: `session` {id, key?, parent?}, `agent`, `computer`, `deployment`, "
+    "`recovery` {kind, reason?}, `bundle` (a folder, on sys.path), `file` and `attribute` (the definition), `secrets`?",
     "turn.start": "`turn` {id, sequence, created_at, source}, `input`; the same Turn may come again, and starts once [I5]",
     "turn.stop": "`turn`, `reason` (an AbortReason), `seconds`: what is left of the cleanup time",
     "message": "`id`, `turn`, `content`, `source`; may come again",
