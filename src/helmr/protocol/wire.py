@@ -65,6 +65,8 @@ def _read(kind: Any, data: Any, path: str) -> Any:
         return data
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, data, path)
+    if typing.is_typeddict(cast("Any", kind)):
+        return _read_typed_dict(kind, data, path)
     if origin in (list, tuple, Sequence):
         return _read_sequence(kind, origin, data, path)
     if origin in (dict, Mapping):
@@ -76,7 +78,7 @@ def _read(kind: Any, data: Any, path: str) -> Any:
         if data is not None:
             raise WireError(f"{path} must be null.")
         return None
-    supertype: Any = getattr(kind, "__supertype__", None)
+    supertype: Any = getattr(cast("Any", kind), "__supertype__", None)
     if supertype is not None:
         return _read(supertype, data, path)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
@@ -110,6 +112,23 @@ def _read_dataclass(kind: type[Any], data: Any, path: str) -> Any:
         elif required:
             raise WireError(f"{path}.{name} is missing.")
     return kind(**found)
+
+
+def _read_typed_dict(kind: Any, data: Any, path: str) -> Any:
+    if not isinstance(data, dict):
+        raise WireError(f"{path} is no object.")
+    members = dict(cast("dict[str, Any]", data))
+    for name, hint in _hints(kind).items():
+        if name in members:
+            members[name] = _read(hint, members[name], f"{path}.{name}")
+        elif name in kind.__required_keys__:
+            raise WireError(f"{path}.{name} is missing.")
+    return members
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _read_sequence(kind: Any, origin: Any, data: Any, path: str) -> Any:

@@ -1,0 +1,48 @@
+"""The client: Sessions, Turns, timelines and Deployments over HTTP, asynchronously. `helmr.sync` is the same, blocking."""
+
+from helmr.client.agents import Agents
+from helmr.client.client import HelmrClient
+from helmr.client.contract import JsonInput
+from helmr.client.deployments import Deployments
+from helmr.client.event_stream import EventStream
+from helmr.client.outcome import (
+    CancelledTurn,
+    CompletedTurn,
+    ExpiredTurn,
+    FailedTurn,
+    InterruptedTurn,
+    TimedTurnWaitResult,
+    TurnOutcome,
+    TurnSettled,
+    TurnWaitTimeout,
+)
+from helmr.client.retry import RetryPolicy
+from helmr.client.session_ref import SessionEvents, SessionRef, SessionTurns
+from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions, SlackRoute
+from helmr.client.turn_ref import TurnRef
+
+__all__ = [
+    "Agents",
+    "CancelledTurn",
+    "CompletedTurn",
+    "ComputerChoice",
+    "Deployments",
+    "EventStream",
+    "ExpiredTurn",
+    "FailedTurn",
+    "HelmrClient",
+    "InterruptedTurn",
+    "JsonInput",
+    "RetryPolicy",
+    "SessionCreateReceipt",
+    "SessionEvents",
+    "SessionRef",
+    "SessionTurns",
+    "Sessions",
+    "SlackRoute",
+    "TimedTurnWaitResult",
+    "TurnOutcome",
+    "TurnRef",
+    "TurnSettled",
+    "TurnWaitTimeout",
+]

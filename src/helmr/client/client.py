@@ -1,0 +1,57 @@
+"""`HelmrClient`: the way into one Environment of a Helmr installation. SPEC 12."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from helmr.client.agents import Agents
+from helmr.client.configuration import resolve
+from helmr.client.deployments import Deployments
+from helmr.client.reading import read
+from helmr.client.retry import RetryPolicy
+from helmr.client.sessions import Sessions
+from helmr.client.transport import Transport
+from helmr.protocol.shapes import Capabilities
+
+DEFAULT_RETRY = RetryPolicy()
+
+
+class HelmrClient:
+    """An asynchronous client; use it with `async with`, or call `close()`.
+
+    Server and key come from the arguments, from HELMR_API_URL and HELMR_API_KEY, from what `helmr login` saved, or from a running
+    `helmr dev`, in this order. `timeout` bounds one attempt of a call, in seconds; `retry` says how often and how long it is repeated.
+    Each write carries an idempotency key that its repetitions keep, so that a lost reply never makes two of it.
+
+    Raises `ConfigurationMissing` when there is no server or no key. One client belongs to one event loop.
+    """
+
+    def __init__(
+        self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0, retry: RetryPolicy = DEFAULT_RETRY
+    ) -> None:
+        self._transport = Transport(resolve(url, api_key), retry=retry, timeout=timeout)
+        self.sessions = Sessions(self._transport)
+        self.agents = Agents(self._transport)
+        self.deployments = Deployments(self._transport)
+
+    def __repr__(self) -> str:
+        return f"HelmrClient({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The server's base URL."""
+        return self._transport.target.url
+
+    async def capabilities(self) -> Capabilities:
+        """What this installation can do."""
+        return read(Capabilities, await self._transport.call("GET", "/v1/capabilities"))
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,194 @@
+"""One HTTP exchange and its repetition. Everything that the client sends goes through here."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import yarl
+
+from helmr.client.configuration import Target
+from helmr.client.problems import error_from
+from helmr.client.retry import Backoff, RetryPolicy
+from helmr.protocol import jsontext
+from helmr.protocol.errors import ConnectionFailed, ContentInvalid, HelmrError, RequestTimedOut, UnreadableAnswer
+from helmr.protocol.unset import UNSET
+
+Query = Mapping[str, object]
+Body = bytes | Path | AsyncIterable[bytes] | None
+
+
+class Answer(NamedTuple):
+    """A success. `replayed`: the write had been accepted before, and this is its original receipt [S4]."""
+
+    body: bytes
+    replayed: bool
+
+    def json(self) -> Any:
+        """The decoded body. Raises `UnreadableAnswer`."""
+        try:
+            return jsontext.loads(self.body)
+        except ContentInvalid as error:
+            raise UnreadableAnswer(f"The server's answer is no JSON: {error.detail}") from None
+
+
+class Transport:
+    """Calls with bounded time, repeated under one retry policy.
+
+    Every call is safe to repeat: it reads, or carries an idempotency key, or stores content under its own digest. So each failure of
+    the connection is repeated with exactly the same bytes and key, and a write whose reply was lost takes effect once [S4].
+    """
+
+    def __init__(self, target: Target, *, retry: RetryPolicy, timeout: float) -> None:
+        self.target = target
+        self.retry = retry
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent; later calls raise `RuntimeError`."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        json: object = UNSET,
+        content: Body = None,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """The answer to one request, repeated as the policy allows. `timeout` bounds one attempt, in seconds.
+
+        Raises the declared error of a refusal, `ConnectionFailed`, `RequestTimedOut` or `UnreadableAnswer`.
+        """
+        headers: dict[str, str] = {}
+        if json is not UNSET:
+            content = jsontext.dumps(json)
+            headers["Content-Type"] = "application/json"
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        backoff = Backoff(self.retry)
+        while True:
+            try:
+                return await self._exchange(method, path, query, headers, content, timeout or self._timeout)
+            except HelmrError as error:
+                wait = backoff.next(error.facts.get("retry_after", 0.0)) if error.retryable else None
+                if wait is None:
+                    raise
+            await self.retry.sleep(wait)
+
+    async def open_stream(
+        self, path: str, *, query: Query | None = None, headers: Mapping[str, str], silence: float
+    ) -> aiohttp.ClientResponse:
+        """One attempt at a streamed answer, of which no two bytes may be more than `silence` seconds apart. The caller closes it."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=silence)
+        try:
+            response = await self._opened().get(self._url(path, query), headers=headers, timeout=timeout, allow_redirects=False)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise translated(error, self.target.url) from error
+        if response.status == 200:
+            return response
+        async with response:
+            raise error_from(response.status, await _read(response, self.target.url), response.headers)
+
+    async def _exchange(
+        self, method: str, path: str, query: Query | None, headers: Mapping[str, str], content: Body, seconds: float
+    ) -> Answer:
+        session = self._opened()
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        url = self._url(path, query)
+        file = None
+        try:
+            if isinstance(content, Path):
+                file = await asyncio.to_thread(content.open, "rb")
+            async with session.request(
+                method, url, data=file or content, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise translated(error, self.target.url) from error
+        finally:
+            if file is not None:
+                file.close()
+        if 200 <= response.status < 300:
+            return Answer(body, response.headers.get("Idempotency-Replayed") == "true")
+        raise error_from(response.status, body, response.headers)
+
+    def _url(self, path: str, query: Query | None) -> yarl.URL:
+        text = self.target.url + path
+        if query:
+            text += "?" + urlencode(_pairs(query))
+        return yarl.URL(text, encoded=True)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise RuntimeError("This client is closed.")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {self.target.api_key}", "Accept": "application/json"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                proxy=_proxy(self.target.url),
+                connector=aiohttp.TCPConnector(limit=0, limit_per_host=0),
+            )
+        return self._session
+
+
+def segment(value: str, name: str = "id") -> str:
+    """`value` as one segment of a path. Raises `ValueError` when it is empty, which would name another route."""
+    if not value:
+        raise ValueError(f"The {name} is empty.")
+    return "%2E" * len(value) if value in (".", "..") else quote(value, safe="")
+
+
+def translated(error: Exception, url: str) -> HelmrError:
+    """What a failure of the connection is to a caller."""
+    if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)):
+        failed = ConnectionFailed(
+            f"No secure connection to {url}: {error}", hint="Look at the server's certificate and this machine's CA store."
+        )
+        vars(failed)["retryable"] = False
+        return failed
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ConnectionFailed(f"{url} can't be reached: {error.os_error.strerror or error.os_error}.")
+    if isinstance(error, (TimeoutError, aiohttp.ServerTimeoutError)):
+        return RequestTimedOut(f"{url} did not answer in time.")
+    return ConnectionFailed(f"The connection to {url} broke: {error or type(error).__name__}.", hint="")
+
+
+async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
+    try:
+        return await response.read()
+    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+        raise translated(error, url) from error
+
+
+def _pairs(query: Query) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for name, value in query.items():
+        if value is None or value is UNSET:
+            continue
+        if isinstance(value, (list, tuple)):
+            pairs += [(name, str(item)) for item in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        else:
+            pairs.append((name, str(value)))
+    return pairs
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the process environment names for this server. Asked once: aiohttp's own look-up reads netrc at each request."""
+    parts = urlsplit(url)
+    if urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
