@@ -17,10 +17,14 @@ from helmr.protocol.limits import JSON_DEPTH
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
 
+class JsonSyntaxError(ContentInvalid):
+    """The text is no JSON at all, or JSON that readers could take differently: a malformed request, not a wrong value."""
+
+
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ContentInvalid("The JSON has an object that names one member twice.")
+        raise JsonSyntaxError("The JSON has an object that names one member twice.")
     return found
 
 
@@ -41,7 +45,8 @@ _canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=("
 
 
 def loads(data: bytes | str) -> Any:
-    """Decode strictly: `ContentInvalid` for bad UTF-8 or syntax, duplicate names, non-finite numbers, lone surrogates.
+    """Decode strictly: `JsonSyntaxError` for bad UTF-8 or syntax and duplicate names, `ContentInvalid` for non-finite numbers and
+    lone surrogates.
 
     Nesting is bounded; integers keep every digit.
     """
@@ -51,13 +56,13 @@ def loads(data: bytes | str) -> Any:
         if "\\u" in text:
             _compact.encode(value).encode("utf-8")
     except UnicodeDecodeError as error:
-        raise ContentInvalid(f"The text is no UTF-8: {error.reason} at byte {error.start}.") from None
+        raise JsonSyntaxError(f"The text is no UTF-8: {error.reason} at byte {error.start}.") from None
     except UnicodeEncodeError:
         raise ContentInvalid("The JSON holds a lone surrogate, which no UTF-8 text can carry.") from None
     except json.JSONDecodeError as error:
-        raise ContentInvalid(f"The JSON is malformed: {error.msg} at character {error.pos}.") from None
+        raise JsonSyntaxError(f"The JSON is malformed: {error.msg} at character {error.pos}.") from None
     except ValueError as error:
-        raise ContentInvalid(f"The JSON is malformed: {error}.") from None
+        raise JsonSyntaxError(f"The JSON is malformed: {error}.") from None
     except RecursionError:
         raise ContentInvalid(f"The JSON is nested deeper than {JSON_DEPTH} levels.") from None
     return value

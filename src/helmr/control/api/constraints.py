@@ -1,4 +1,7 @@
-"""What a member of a request must be beyond its type. Written in the type (`Annotated[str, Bytes(1, 512)]`), obeyed by the reader, told by OpenAPI."""
+"""What a member of a request must be beyond its type.
+
+Written in the type (`Annotated[str, Bytes(1, 512)]`), obeyed by the reader, told by OpenAPI.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,17 @@ def described(value: object) -> str:
     """What a JSON value is, for a refusal."""
     if value is None:
         return "null"
-    return {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}[type(value)]
+    return _KINDS[type(value)]
+
+
+_KINDS: Mapping[type, str] = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 def _wrong(path: str, expected: str, value: object) -> InvalidRequest:

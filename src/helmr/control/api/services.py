@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from helmr.protocol.link import Link, LinkEnd
 from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, Page, Session, TurnState
@@ -88,7 +88,10 @@ class Turns(Protocol):
     async def enqueue(self, principal: Any, session_id: str, input: Any, idempotency_key: str | None) -> Receipt: ...
 
     async def get(self, principal: Any, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
-        """The `TurnState` as JSON: at settlement, or when the wait is over. Cancelled when its reader goes; holds no connection while waiting."""
+        """The `TurnState` as JSON: at settlement, or when the wait is over.
+
+        Cancelled when its reader goes; holds no connection while waiting.
+        """
         ...
 
     async def list(self, principal: Any, session_id: str, cursor: str | None, limit: int) -> Page[TurnState]: ...
@@ -128,7 +131,10 @@ class Deployments(Protocol):
         ...
 
     async def put_blob(self, principal: Any, digest: str, stream: AsyncIterator[bytes]) -> bool:
-        """Store what `stream` yields; whether it is new. Raises `InvalidValue` for other bytes than the digest's; a broken stream stores nothing."""
+        """Store what `stream` yields; whether it is new. Raises `InvalidValue` for other bytes than the digest's.
+
+        When the stream raises, nothing is stored, and what it raised goes on.
+        """
         ...
 
     async def publish(self, principal: Any, manifest: Mapping[str, Any], promote: bool, idempotency_key: str | None) -> Receipt: ...
@@ -138,7 +144,7 @@ class Deployments(Protocol):
     async def promote(self, principal: Any, deployment_id: str, idempotency_key: str | None) -> Receipt: ...
 
     def log(self, principal: Any, deployment_id: str) -> AsyncIterator[str]:
-        """The build log's pieces, from the beginning until the build has ended. A refusal is raised before the first piece."""
+        """The build log's pieces, from the beginning until the build has ended. The first comes at once, even empty, like `follow`'s."""
         ...
 
 
@@ -183,10 +189,3 @@ class Services(Protocol):
     def blobs(self) -> Blobs: ...
     @property
     def health(self) -> Health: ...
-
-
-class Replied(NamedTuple):
-    """A `Receipt` made here, for replies that no service remembers."""
-
-    body: bytes
-    replayed: bool = False

@@ -1,0 +1,65 @@
+"""What a handler may give back, and how each becomes a reply."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+
+from helmr.control.api.streams import EventStream
+from helmr.protocol.wire import to_wire
+
+if TYPE_CHECKING:
+    from helmr.control.api.exchange import Exchange
+    from helmr.control.api.services import Receipt
+
+FILE_CHUNK_BYTES = 256 * 1024
+
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """The bytes of a file that never changes."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A whole reply in another form than JSON."""
+
+    body: bytes
+    kind: bytes
+
+
+Answer: TypeAlias = "bytes | Receipt | EventStream | Blob | Text"
+"""JSON as bytes; a write's receipt; a stream; a file; a text."""
+
+
+def encoded(value: Any) -> bytes:
+    """The JSON of a value of `protocol.shapes`."""
+    return _encoder.encode(to_wire(value)).encode("utf-8")
+
+
+async def send_blob(exchange: Exchange, blob: Blob) -> None:
+    """Send a file piece by piece; it is never whole in memory."""
+    async with await anyio.open_file(blob.path, "rb") as file:
+        size = os.fstat(file.wrapped.fileno()).st_size
+        await exchange.begin(200, b"application/octet-stream", (b"content-length", b"%d" % size))
+        if exchange.head_only:
+            await exchange.send({"type": "http.response.body", "body": b""})
+            return
+        left = size
+        while left:
+            data = await file.read(min(FILE_CHUNK_BYTES, left))
+            if not data:
+                raise OSError(f"{blob.path} ended {left} bytes early.")
+            left -= len(data)
+            await exchange.send({"type": "http.response.body", "body": data, "more_body": left > 0})
+        if not size:
+            await exchange.send({"type": "http.response.body", "body": b""})

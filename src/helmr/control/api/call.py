@@ -1,0 +1,111 @@
+"""What a handler gets: who calls, the checked request, and the services."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from helmr.control.api import dispatch
+from helmr.control.api.reading import body_reader, query_reader
+from helmr.control.api.requests import Nothing
+from helmr.control.api.route import PATH_PARAMETERS, Route
+from helmr.protocol import jsontext
+from helmr.protocol.errors import Forbidden, InvalidRequest, Unauthenticated
+from helmr.protocol.unset import UNSET, UnsetType
+
+if TYPE_CHECKING:
+    from helmr.control.api.exchange import Exchange
+    from helmr.control.api.presence import Presence
+    from helmr.control.api.services import Services
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+T = TypeVar("T")
+
+_NOTHING = Nothing()
+
+
+class Call(Generic[Q, B]):
+    """One admitted request: authenticated, permitted, read and checked.
+
+    `query` and `body` are of the types that the route declares. `worker` is set on routes of workers, `principal` on those of keys.
+    """
+
+    __slots__ = ("_presence", "body", "exchange", "idempotency_key", "path", "principal", "query", "services", "worker")
+
+    def __init__(self, exchange: Exchange, services: Services, presence: Presence, path: dict[str, str]) -> None:
+        self.exchange = exchange
+        self.services = services
+        self._presence = presence
+        self.path = path
+        self.principal: Any = None
+        self.worker = ""
+        self.query: Q = cast("Q", _NOTHING)
+        self.body: B = cast("B", _NOTHING)
+        self.idempotency_key: str | None = None
+
+    def chunks(self, limit: int) -> AsyncIterator[bytes]:
+        """The body of a route that takes bytes."""
+        return self.exchange.chunks(limit)
+
+    @property
+    def last_event_id(self) -> bytes | None:
+        return self.exchange.header.get(b"last-event-id")
+
+    @property
+    def draining(self) -> bool:
+        """Whether this control plane is stopping."""
+        return self._presence.draining
+
+    async def while_present(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; raises `ClientGone` or `Draining` when either side goes first."""
+        return await self._presence.during(self.exchange.receive, work)
+
+
+async def admit(route: Route, path: dict[str, str], exchange: Exchange, services: Services, presence: Presence) -> Call[Any, Any]:
+    """Check a request in this order: credential, permission, path, query, idempotency key, body. Raises what refuses it."""
+    call: Call[Any, Any] = Call(exchange, services, presence, path)
+    exchange.read_headers()
+    if route.access != "public":
+        await _authenticate(call, route)
+    for name, text in path.items():
+        parameter = PATH_PARAMETERS[name]
+        if not parameter.fits(text):
+            raise parameter.unknown()
+    raw_query = exchange.scope["query_string"]
+    if raw_query or route.query is not Nothing:
+        call.query = query_reader(route.query)(dispatch.query_values(raw_query))
+    if route.write:
+        call.idempotency_key = exchange.idempotency_key()
+    if route.body is not None:
+        call.body = _read_body(route.body, await exchange.body(route.body_bytes))
+    return call
+
+
+async def _authenticate(call: Call[Any, Any], route: Route) -> None:
+    token = call.exchange.bearer()
+    if token is None:
+        raise Unauthenticated()
+    if route.access == "worker":
+        call.worker = await call.services.principals.authenticate_worker(token)
+        return
+    call.principal = await call.services.principals.authenticate(token)
+    if route.permission is not None and route.permission not in call.principal.permissions:
+        raise Forbidden(f"This credential lacks the permission {route.permission}.", permission=route.permission)
+
+
+def _read_body(kind: type[Any], data: bytes) -> Any:
+    if not data:
+        if kind is Nothing:
+            return _NOTHING
+        raise InvalidRequest("The body is empty; a JSON object is expected.")
+    try:
+        value = jsontext.loads(data)
+    except jsontext.JsonSyntaxError as error:
+        raise InvalidRequest(error.detail) from None
+    return body_reader(kind)(value, "")
+
+
+def given(value: T | UnsetType) -> T | None:
+    """None for an absent member; for members whose value can't be null."""
+    return None if value is UNSET else cast("T", value)

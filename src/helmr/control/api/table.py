@@ -1,0 +1,26 @@
+"""The route table: every operation of the HTTP API, in the order of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from helmr.control.api.agents import AGENT_ROUTES
+from helmr.control.api.deployments import DEPLOYMENT_ROUTES
+from helmr.control.api.events import EVENT_ROUTES
+from helmr.control.api.route import Route
+from helmr.control.api.sessions import SESSION_ROUTES
+from helmr.control.api.system import system_routes
+from helmr.control.api.turns import TURN_ROUTES
+
+WORKER_LINK_PATH = "/v1/workers/link"
+"""The one route that is no request with a reply: a WebSocket for workers."""
+
+
+def route_table(describe: Callable[[], bytes], metrics: Callable[[], bytes]) -> tuple[Route, ...]:
+    """All routes; the two functions give the API document and the metrics."""
+    return (*SESSION_ROUTES, *TURN_ROUTES, *EVENT_ROUTES, *AGENT_ROUTES, *DEPLOYMENT_ROUTES, *system_routes(describe, metrics))
+
+
+def declared_routes() -> tuple[Route, ...]:
+    """All routes as declarations, for documents and tests."""
+    return route_table(bytes, bytes)
