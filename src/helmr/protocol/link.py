@@ -19,15 +19,17 @@ SLOT: Final = struct.Struct(">I")
 CONTROL: Final = 0
 
 FROM_WORKER: Final = {
-    "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version}, `incarnation`?, `computers`: [{computer, fence, state}]; first "
-    "message of a link",
-    "renew": "each 10 s; answered by `renewed`",
-    "computer.state": "`computer`, `fence`, `state` (running, failed, gone), `error`? {code, message}: after a computer.start, or when it changes "
-    "by itself",
-    "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot",
+    "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version, draining}, `incarnation`?, "
+    "`computers`: [{computer, fence, state}]; first message of a link",
+    "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining)",
+    "computer.state": "`computer`, `fence`, `state` (running, failed, gone), `error`? {code, message}, with gone a `reason` (exited, "
+    "stopped, destroyed): after a computer.start, stop or destroy, when an attach failed, or when it changes by itself",
+    "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, on "
+    "the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
     "session.started": "`computer`, `channel`, `pid`",
-    "session.exited": "`computer`, `channel`, `code`?, `signal`?, `cause` (exited, killed, out_of_memory, failed), `message`?, `limit`?, `peak`?, "
-    "`ended`, `seconds`: its processes are gone; repeated after an attach until session.forget",
+    "session.exited": "`computer`, `channel`, `code`?, `signal`?, `cause` (exited, killed, out_of_memory, failed), `message`?, "
+    "`error`? {code, message} with failed, `limit`?, `peak`?, `ended`, `seconds`: its processes are gone; repeated after an attach until "
+    "session.forget",
     "session.log": "`computer`, `channel`, `stream`, `text`: lossy",
     "image.log": "`request`, `text`",
     "image.built": "`request`, `layers`: [key], `error`? {code, message}",
@@ -35,15 +37,15 @@ FROM_WORKER: Final = {
 TO_WORKER: Final = {
     "welcome": "`worker`, `lease_seconds`, `renew_seconds`, `control_plane`; answers hello",
     "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end",
-    "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest), `blobs`: {digest: path}: make or re-use it, and start it",
+    "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it",
     "computer.attach": "`computer`, `fence`, `slot`, `acked`: {channel: op}",
     "computer.stop": "`computer`, `fence`: end its processes, keep its files",
     "computer.destroy": "`computer`, `fence`: end it and remove its files",
-    "session.start": "`computer`, `channel`, `bundle` (digest), `preload`, `environment` {name: value}, `open` (a session.open payload without "
-    "`bundle`)",
+    "session.start": "`computer`, `channel`, `bundle` (digest), `preload`, `environment` {name: value}, `open` (a session.open payload "
+    "without `bundle`)",
     "session.kill": "`computer`, `channel`, `reason`",
     "session.forget": "`computer`, `channel`",
-    "image.build": "`request`, `image` (an ImageManifest)",
+    "image.build": "`request`, `environment`, `image` (an ImageManifest)",
 }
 
 
@@ -70,7 +72,7 @@ class Link(Protocol):
         ...
 
     def close(self, reason: str = "") -> None:
-        """End the link; the other end's `on_closed` is called."""
+        """End the link after what was sent. `on_closed` is called once at each end, and no message comes after it."""
         ...
 
     @property

@@ -1,0 +1,145 @@
+"""One link's life on the worker's side: hello, welcome, leases, and the control plane's requests handed to whom they concern.
+
+Unknown messages are logged and passed over: the control plane may be newer [D5].
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, cast
+
+from helmr.host.worker.failure import logger
+from helmr.protocol import jsontext
+from helmr.protocol.errors import ContentInvalid
+from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
+from helmr.protocol.link import CONTROL, SLOT, Link, control
+
+SILENT_RENEWALS: Final = 3
+"""A control plane that leaves so many renewals unanswered is left."""
+
+
+class LinkLost(Exception):
+    """The link is over; a new one must be made."""
+
+
+class Duties(Protocol):
+    """What the control plane may ask of a worker."""
+
+    def handle(self, kind: str, message: Mapping[str, Any]) -> bool:
+        """Begin what the message asks; False for an unknown kind. Raises `KeyError`, `TypeError`, `ValueError` for a malformed one."""
+        ...
+
+    def frames(self, slot: int, frames: bytes) -> None:
+        """Guest frames for the Computer at `slot`."""
+        ...
+
+    def leased(self, computers: list[str], seconds: float) -> None:
+        """The control plane holds these for this worker, for so many seconds from now."""
+        ...
+
+    def drained(self) -> None:
+        """The link has room again."""
+        ...
+
+    @property
+    def draining(self) -> bool: ...
+
+
+class Conversation:
+    """A `WorkerEnd`. `run` holds the link until it is lost, which it says by raising `LinkLost`."""
+
+    def __init__(self, duties: Duties, *, clock: Callable[[], float] | None = None) -> None:
+        self.on_message: Callable[[bytes], None] = self._on_message
+        self.on_closed: Callable[[], None] = self._on_closed
+        self.on_drained: Callable[[], None] = duties.drained
+        self._duties = duties
+        self._clock = clock or _boot_clock
+        self._link: Link | None = None
+        self._closed = asyncio.Event()
+        self._welcomed: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked: deque[float] = deque()
+        """When the renewals that aren't answered yet were sent."""
+
+    async def run(
+        self, link: Link, hello: Mapping[str, Any], welcome_seconds: float, welcomed: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        """Say hello, then renew the leases as often as the control plane wants."""
+        self._link = link
+        link.send(control("hello", **hello))
+        try:
+            async with asyncio.timeout(welcome_seconds):
+                welcome = await self._welcomed
+        except TimeoutError:
+            raise LinkLost("The control plane did not answer hello.") from None
+        welcomed(welcome)
+        every = float(welcome.get("renew_seconds") or RENEW_SECONDS)
+        while True:
+            if len(self._asked) >= SILENT_RENEWALS:
+                raise LinkLost(f"The control plane left {len(self._asked)} renewals unanswered.")
+            self.renew()
+            try:
+                async with asyncio.timeout(every):
+                    await self._closed.wait()
+            except TimeoutError:
+                continue
+            raise LinkLost("The link was closed.")
+
+    def renew(self) -> None:
+        """Ask for the leases anew; also tells that the worker is draining."""
+        if self._link is not None:
+            self._asked.append(self._clock())
+            self._link.send(control("renew", **({"draining": True} if self._duties.draining else {})))
+
+    def _on_message(self, message: bytes) -> None:
+        if len(message) < SLOT.size:
+            logger.warning("link.message_too_short", size=len(message))
+            return
+        (slot,) = SLOT.unpack_from(message)
+        if slot != CONTROL:
+            self._duties.frames(slot, message[SLOT.size :])
+            return
+        try:
+            told = jsontext.loads(message[SLOT.size :])
+        except ContentInvalid as error:
+            logger.error("link.message_malformed", error=error.detail)
+            return
+        if isinstance(told, dict):
+            self._hear(cast("dict[str, Any]", told))
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        kind = str(told.get("t"))
+        try:
+            if kind == "welcome":
+                if not self._welcomed.done():
+                    self._welcomed.set_result(told)
+            elif kind == "renewed":
+                self._renewed(told)
+            elif not self._duties.handle(kind, told):
+                logger.warning("link.unknown_message", kind=kind)
+        except (KeyError, TypeError, ValueError) as error:
+            # Too malformed to know whom to answer: the report would have no name.
+            logger.error("link.message_malformed", kind=kind, error=f"{type(error).__name__}: {error}")
+
+    def _renewed(self, told: Mapping[str, Any]) -> None:
+        """The lease runs from when it was asked for, not from when the answer was read: this process may have slept between (I8)."""
+        asked = self._asked.popleft() if self._asked else self._clock()
+        left = float(told.get("lease_seconds") or LEASE_SECONDS) - (self._clock() - asked)
+        if left > 0:
+            self._duties.leased([str(computer) for computer in told["computers"]], left)
+        else:
+            logger.warning("lease.answer_too_late", seconds=round(-left, 1))
+
+    def _on_closed(self) -> None:
+        self._closed.set()
+        if not self._welcomed.done():
+            self._welcomed.set_exception(LinkLost("The link was closed before the welcome."))
+            self._welcomed.exception()
+
+
+def _boot_clock() -> float:
+    """Seconds that go on while the machine sleeps, where there are such."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)

@@ -1,0 +1,75 @@
+"""What a worker needs of others, as small protocols: hostd, blobs, and links to a control plane."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from helmr.protocol.link import Link, LinkEnd
+
+
+class Hostd(Protocol):
+    """A connection to hostd; `docs/architecture.md` names the requests.
+
+    A refusal raises `HostdRefused` (with hostd's code), a lost connection `ConnectionError`. Replies are hostd's JSON objects.
+    """
+
+    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+    async def attach(self, computer: str, fence: Any) -> socket.socket:
+        """The supervisor's stream. The caller owns the socket."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is over."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class HostdRefused(Exception):
+    """hostd answered with an error."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(f"{message} ({code})")
+
+
+Notify = Callable[[str, Mapping[str, Any]], None]
+"""Called in the event loop with the name and the members of each notification of hostd."""
+
+HostdConnect = Callable[[Notify], Awaitable[Hostd]]
+"""Connects to hostd. Raises `OSError` when none listens."""
+
+
+class BlobSource(Protocol):
+    """Where a worker gets an Environment's blobs: the control plane's store, or a folder beside it."""
+
+    async def fetch(self, environment: str, digest: str) -> Path:
+        """A local file with exactly the bytes of `digest`, to be read and linked only.
+
+        Raises `BlobNotFound` when that Environment has no such blob, `ConnectionFailed` when it could not be had now.
+        """
+        ...
+
+
+class WorkerEnd(LinkEnd, Protocol):
+    """The worker's end of a link."""
+
+    on_drained: Callable[[], None]
+    """The link's queue fell under the low-water mark after it had been above."""
+
+
+class LinkUnavailable(Exception):
+    """No link could be made now. `refused` says that the credential was not taken."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        self.refused = refused
+        super().__init__(message)
+
+
+LinkFactory = Callable[[WorkerEnd], Awaitable[Link]]
+"""Opens a link whose messages go to the given end. Raises `LinkUnavailable`."""
