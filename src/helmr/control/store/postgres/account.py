@@ -117,7 +117,7 @@ def account_of(data: Path) -> Account:
         return Account()
     try:
         owner = data.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return unused_account()
     if owner.st_uid == 0:
         return unused_account()

@@ -45,6 +45,13 @@ class Postmaster:
         except FileNotFoundError:
             return False
 
+    def is_another_program(self) -> bool:
+        """Whether the pid surely belongs to something else now, so that the pid file would only keep PostgreSQL from starting."""
+        try:
+            return not os.path.samefile(f"/proc/{self.pid}/cwd", self.data)
+        except OSError:
+            return False
+
     def end(self, seconds: float) -> None:
         """Stop it, clients disconnected; at once, to recover later, when it does not end within `seconds`."""
         for number in (signal.SIGINT, signal.SIGQUIT):

@@ -24,10 +24,11 @@ from urllib.parse import quote
 
 import asyncpg
 
+from helmr.control.store.pool import database_errors
 from helmr.control.store.postgres import passwd, postmaster
 from helmr.control.store.postgres.account import SYSTEM_FOLDER, Account, account_of, nobody, place_for
 from helmr.control.store.postgres.binaries import Binaries, find
-from helmr.protocol.errors import FolderUnusable, PostgresFailed
+from helmr.protocol.errors import DatabaseUnavailable, FolderUnusable, PostgresFailed
 
 USER: Final = "helmr"
 DATABASE: Final = "helmr"
@@ -106,9 +107,17 @@ class EmbeddedPostgres:
 
         Raises `PostgresMissing`, `PostgresVersionMismatch`, `FolderUnusable` or `PostgresFailed`.
         """
-        await asyncio.to_thread(self._start)
-        await self._make_database()
-        return self.dsn()
+        while True:
+            await asyncio.to_thread(self._start)
+            try:
+                with database_errors():
+                    await self._make_database()
+                return self.dsn()
+            except DatabaseUnavailable as error:
+                if not self.adopted:
+                    raise PostgresFailed(f"PostgreSQL started and then refused us; see {self.log}.") from error
+            # What we found was on its way out, killed or told to stop by somebody else.
+            await asyncio.to_thread(self._wait_for_its_end)
 
     async def stop(self) -> None:
         """End the server, its clients disconnected, everything on disk. Returns when its process is gone."""
@@ -127,6 +136,8 @@ class EmbeddedPostgres:
         self._folder = place_for(self._config.folder, account, self._config.system)
         account = account_of(self._folder)
         account.make_folder(self._folder)
+        if self._process is not None:
+            self._process.poll()  # a killed child of ours must be reaped, else its pid still counts as a running server
         with _locked(self._folder):
             running = postmaster.read(self.data)
             if running is not None and running.is_alive():
@@ -135,9 +146,16 @@ class EmbeddedPostgres:
                     self.adopted = True
                     return
                 running.wait(self._config.stop_seconds)
+            elif running is not None and running.is_another_program():
+                (self.data / "postmaster.pid").unlink()
             self.adopted = False
             account, binaries = self._initialise(account)
             self._launch(account, binaries)
+
+    def _wait_for_its_end(self) -> None:
+        running = postmaster.read(self.data)
+        if running is not None and running.is_alive():
+            running.wait(self._config.stop_seconds)
 
     def _initialise(self, account: Account) -> tuple[Account, Binaries]:
         cache = self._config.system / "postgres-programs"
