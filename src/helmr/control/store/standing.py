@@ -108,8 +108,8 @@ class StandingConnection:
                 await self._connect()
                 pause = shortest
                 await self._watch()
-            except DatabaseUnavailable as error:
-                log.warning("the standing connection is down", error=error.detail)
+            except (DatabaseUnavailable, asyncpg.PostgresError) as error:
+                log.warning("the standing connection is down", error=str(error))
             finally:
                 await self._drop()
             await asyncio.sleep(random.uniform(pause / 2, pause))
