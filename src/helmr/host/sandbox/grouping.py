@@ -1,0 +1,113 @@
+"""A Computer's cgroups: what lies where, and what is limited.
+
+`helmr/ID` is all of it, `helmr/ID/supervisor` pid 1, `helmr/ID/scopes/CHANNEL` a Session. The Template's memory and process limits lie on
+`scopes`, so that a Session that exhausts them can't take the supervisor with it; the whole has a little more (DESIGN 6).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from pathlib import Path
+from typing import Final
+
+from helmr.host.sandbox.cgroups import Group, Hierarchies, Usage
+from helmr.host.sandbox.driver import ComputerSpec, OutOfMemory, ScopeEnded
+from helmr.host.sandbox.identity import pid_namespace
+
+PARENT: Final = "helmr"
+SUPERVISOR_MEMORY: Final = 256 << 20
+SUPERVISOR_PIDS: Final = 64
+OOM_SCORE: Final = "500"
+"""`oom_score_adj` of scopes: a host that runs out of memory takes them before anything of its own."""
+
+
+class ComputerGroups:
+    """The groups of one Computer. All calls are idempotent."""
+
+    def __init__(self, hierarchies: Hierarchies, computer: str) -> None:
+        self._whole = Group(hierarchies, f"{PARENT}/{computer}")
+        self._supervisor = self._whole.child("supervisor")
+        self._scopes = self._whole.child("scopes")
+
+    def create(self, spec: ComputerSpec) -> tuple[str, ...]:
+        """Make them with the Template's limits; the files that pid 1's launcher enters by."""
+        self._supervisor.create()
+        self._scopes.create()
+        self._whole.limit(memory=spec.memory + SUPERVISOR_MEMORY, cpu=spec.cpu, pids=spec.pids + SUPERVISOR_PIDS)
+        self._scopes.limit(memory=spec.memory, pids=spec.pids)
+        return self._supervisor.entrances
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return tuple(str(folder) for folder in self._whole.folders)
+
+    def create_scope(self, channel: int) -> None:
+        self._scopes.child(str(channel)).create()
+
+    def join_scope(self, channel: int, pid: int, pid1: int) -> None:
+        """Put the Computer's process `pid` into a scope. Raises `LookupError` for an unknown scope, or a process of somebody else.
+
+        The pid comes from the guest's socket, and the guest may let its process end at any moment: the descriptor opened first tells
+        whether the number still meant the same process after the move; if not, whoever was moved is moved back.
+        """
+        group = self._scopes.child(str(channel))
+        if not group.exists:
+            raise LookupError(f"There is no scope {channel}.")
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise LookupError(f"The process {pid} has ended.") from None
+        try:
+            if pid_namespace(pid) is None or pid_namespace(pid) != pid_namespace(pid1):
+                raise LookupError(f"The process {pid} is none of this Computer.")
+            try:
+                group.add(pid)
+                Path(f"/proc/{pid}/oom_score_adj").write_text(OOM_SCORE)
+            except (ProcessLookupError, FileNotFoundError):
+                raise LookupError(f"The process {pid} has ended.") from None
+            if select.select([descriptor], [], [], 0)[0]:
+                self._put_back(pid, pid1)
+                raise LookupError(f"The process {pid} has ended.")
+        finally:
+            os.close(descriptor)
+
+    async def end_scope(self, channel: int) -> ScopeEnded:
+        group = self._scopes.child(str(channel))
+        if not group.exists:
+            return ScopeEnded(processes=0, out_of_memory=None)
+        ended = await group.end()
+        # Read after the end: the kill by the limit may be what is ending it.
+        found: OutOfMemory | None = None
+        if group.oom_kills():
+            limit, peak = self._scopes.memory_limit() or 0, self._scopes.usage().memory_peak or 0
+            found = OutOfMemory(limit=limit, peak=max(peak, group.usage().memory_peak or 0))
+        await group.remove()
+        return ScopeEnded(processes=ended, out_of_memory=found)
+
+    async def end(self) -> int:
+        """Kill all of the Computer, then take its groups away."""
+        if not self._whole.exists:
+            return 0
+        ended = await self._whole.end()
+        await self._whole.remove()
+        return ended
+
+    async def freeze(self) -> None:
+        await self._whole.freeze()
+
+    async def thaw(self) -> None:
+        await self._whole.thaw()
+
+    def usage(self) -> Usage:
+        return self._whole.usage()
+
+    def processes(self) -> set[int]:
+        return self._whole.processes()
+
+    def _put_back(self, pid: int, pid1: int) -> None:
+        """A number that came to mean another process between look and move: undo the move for a process that isn't the Computer's."""
+        if pid_namespace(pid) in (None, pid_namespace(pid1)):
+            return
+        for root in self._whole.hierarchies.roots():
+            (root / "cgroup.procs").write_text(str(pid))

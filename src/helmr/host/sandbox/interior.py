@@ -1,0 +1,59 @@
+"""What every sandbox looks like inside, whatever its image: the fixed binds, masks and variables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from helmr.host.sandbox import hostbase
+from helmr.host.sandbox.plan import Bind
+
+PYTHON_BINARY: Final = f"{hostbase.PYTHON}/bin/python3"
+RUNTIME: Final = "/opt/helmr/runtime"
+BUNDLES: Final = "/opt/helmr/bundles"
+RUN: Final = "/run/helmr"
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+FRESH: Final = ("/run", "/opt/helmr")
+"""Empty at each start. /opt/helmr is sealed read-only afterwards, so that a guest can't put its own files in the place of ours."""
+SEALED: Final = ("/opt/helmr",)
+
+_MASKED_FILES: Final = (
+    "config.gz", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags",
+    "latency_stats", "sched_debug", "slabinfo", "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo",
+)  # fmt: skip
+_MASKED_FOLDERS: Final = ("acpi", "asound", "bus", "dynamic_debug", "irq", "scsi")
+
+
+def masked_files() -> tuple[str, ...]:
+    return tuple(f"/proc/{name}" for name in _MASKED_FILES if os.path.isfile(f"/proc/{name}"))
+
+
+def masked_folders() -> tuple[str, ...]:
+    return tuple(f"/proc/{name}" for name in _MASKED_FOLDERS if os.path.isdir(f"/proc/{name}"))
+
+
+def tools(*, host_base: bool) -> list[Bind]:
+    """The host's `/usr` where the image starts from it, and always the worker's Python."""
+    found = [Bind(source=f"/{name}", target=f"/{name}") for name in (["usr", *hostbase.folded_names()] if host_base else [])]
+    return [*found, Bind(source=sys.base_prefix, target=hostbase.PYTHON)]
+
+
+def guest(*, runtime: Path, bundles: Path, run: Path) -> list[Bind]:
+    """What a Computer has and a build step hasn't: the runtime, its bundles, and its way to hostd."""
+    return [
+        Bind(source=str(runtime), target=RUNTIME),
+        Bind(source=str(bundles), target=BUNDLES),
+        Bind(source=str(run), target=RUN),
+    ]
+
+
+def variables(*, host_base: bool) -> dict[str, str]:
+    """The environment of pid 1. Nothing of the host's own environment is in it [C2]."""
+    found = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb"}
+    if hostbase.shared_python() and not host_base:
+        # An image's linker cache doesn't know the worker's libpython; the generated one of the host base does.
+        found["LD_LIBRARY_PATH"] = f"{hostbase.PYTHON}/lib"
+    return found

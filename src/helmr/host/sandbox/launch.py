@@ -1,0 +1,194 @@
+"""The launcher: a process that makes a Computer's namespaces and mounts, then becomes bubblewrap.
+
+hostd starts it as `python3 -I -S -c ...` with the plan on stdin, bubblewrap's information pipe as descriptor 3, and a log as stdout and stderr.
+As root it works in a mount namespace of its own, so that every mount it makes ends with the sandbox and none is ever seen on the host:
+
+1. enter the Computer's cgroups;
+2. make a user namespace that maps ids 0-65535 to the Computer's range, never host id 0 [DESIGN 6];
+3. copy the mounts of the layers and binds as idmapped clones, and join the layers under an overlay;
+4. enter the user namespace, shrink the capability bounding set, and exec bubblewrap, which does the rest without any privilege on the host.
+
+Paths that the guest can shape (below the overlay) are only walked in step 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+
+from helmr.host.sandbox import capabilities, mounts
+from helmr.host.sandbox.plan import Bind, LaunchPlan, decode
+
+INFO = 3
+"""Descriptor of bubblewrap's --info-fd; hostd reads the other end."""
+
+_STAGE = "/tmp"
+"""Covered by a tmpfs in the launcher's own mount namespace; any folder that all may enter would do."""
+
+
+def main() -> None:
+    plan = decode(sys.stdin.buffer.read())
+    for procs in plan.cgroups:
+        with open(procs, "w") as file:
+            file.write(str(os.getpid()))
+    os.umask(0o022)
+    executable = os.open(plan.bubblewrap, os.O_RDONLY | os.O_CLOEXEC)
+    passed: list[str] = ["--info-fd", str(INFO)]
+    if plan.status is not None:
+        passed += ["--json-status-fd", str(_pass(plan.status, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW))]
+    if plan.seccomp is not None:
+        passed += ["--seccomp", str(_pass(plan.seccomp, os.O_RDONLY))]
+    if plan.first_id is None:
+        mapping = ["--unshare-user", "--uid", "0", "--gid", "0"]
+        root, sources = _own_root(plan), [bind.source for bind in plan.binds]
+    else:
+        mapping = []
+        root, sources = _staged_root(plan, plan.first_id)
+        _shrink()
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.execve(executable, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], {})
+
+
+def _pass(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+def _own_root(plan: LaunchPlan) -> list[str]:
+    if not plan.overlay:
+        return ["--bind", plan.upper, "/"]
+    lowers = [word for layer in plan.layers for word in ("--overlay-src", layer)]
+    return [*lowers, "--overlay", plan.upper, plan.work, "/"]
+
+
+def _staged_root(plan: LaunchPlan, first_id: int) -> tuple[list[str], list[str]]:
+    """Steps 2 and 3, and the entry into the user namespace. Returns bubblewrap's root argument and where each bind is staged."""
+    namespace = _user_namespace(first_id)
+    lowers = [_clone(path, namespace, mounts.ATTR_RDONLY) for path in plan.layers]
+    home = os.path.dirname(plan.upper)
+    if os.path.dirname(plan.work) != home:
+        raise ValueError("upper and work must lie in one folder.")
+    writable = mounts.clone_tree(home)
+    binds = [_clone_bind(bind, namespace) for bind in plan.binds]
+
+    mounts.unshare(mounts.CLONE_NEWNS)
+    mounts.mount("none", "/", "", mounts.MS_REC | mounts.MS_PRIVATE)
+    mounts.mount("tmpfs", _STAGE, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=755")
+    for number, tree in enumerate(lowers):
+        _attach(tree, f"{_STAGE}/l{number}")
+    _attach(writable, f"{_STAGE}/w")
+    os.mkdir(f"{_STAGE}/root")
+    # Overlay names lowers top first.
+    order = ":".join(f"{_STAGE}/l{number}" for number in reversed(range(len(lowers))))
+    upper, work = os.path.basename(plan.upper), os.path.basename(plan.work)
+    options = f"lowerdir={order},upperdir={_STAGE}/w/{upper},workdir={_STAGE}/w/{work}"
+    options += ",index=on,nfs_export=on" if plan.indexed else ",index=off,nfs_export=off"
+    mounts.mount("overlay", f"{_STAGE}/root", "overlay", mounts.MS_NOSUID | mounts.MS_NODEV, options)
+    sources: list[str] = []
+    for number, (bind, tree) in enumerate(zip(plan.binds, binds, strict=True)):
+        sources.append(f"{_STAGE}/b{number}")
+        _attach(tree, sources[-1], folder=os.path.isdir(bind.source))
+
+    mounts.enter(namespace, mounts.CLONE_NEWUSER)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    return ["--bind", f"{_STAGE}/root", "/"], sources
+
+
+def _user_namespace(first_id: int) -> int:
+    """A descriptor of a fresh user namespace mapping 0-65535 to `first_id` and up. Nothing runs in it yet."""
+    ready_read, ready_write = os.pipe()
+    done_read, done_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            mounts.unshare(mounts.CLONE_NEWUSER)
+            os.write(ready_write, b"+")
+            os.close(done_write)
+            os.read(done_read, 1)
+        finally:
+            os._exit(0)
+    os.close(ready_write)
+    try:
+        if os.read(ready_read, 1) != b"+":
+            raise OSError("this kernel refuses new user namespaces")
+        for kind in ("uid", "gid"):
+            with open(f"/proc/{child}/{kind}_map", "w") as file:
+                file.write(f"0 {first_id} 65536")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for descriptor in (ready_read, done_read, done_write):
+            os.close(descriptor)
+        os.waitpid(child, 0)
+
+
+def _clone(path: str, namespace: int | None, attributes: int) -> int:
+    tree = mounts.clone_tree(path)
+    mounts.set_attributes(tree, attributes | mounts.ATTR_NOSUID | mounts.ATTR_NODEV, user_namespace=namespace)
+    return tree
+
+
+def _clone_bind(bind: Bind, namespace: int) -> int:
+    attributes = 0 if bind.writable else mounts.ATTR_RDONLY
+    if bind.idmapped:
+        try:
+            return _clone(bind.source, namespace, attributes)
+        except OSError as error:
+            # EINVAL: this file system knows no idmapped mounts (overlay, network). Its files then look like nobody's, and work.
+            if error.errno != errno.EINVAL:
+                raise
+    return _clone(bind.source, None, attributes)
+
+
+def _attach(tree: int, target: str, *, folder: bool = True) -> None:
+    if folder:
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    mounts.attach_tree(tree, target)
+    os.close(tree)
+
+
+def _shrink() -> None:
+    """Leave only the kept capabilities in the bounding set.
+
+    bubblewrap itself still needs more; it gets them as inherited ones, which an exec does not measure against the bounding set, and drops
+    them before it starts the guest.
+    """
+    mounts.raise_inheritable()
+    for number in range(64):
+        if number not in capabilities.KEPT_NUMBERS:
+            with contextlib.suppress(OSError):  # EINVAL: beyond this kernel's last capability
+                mounts.prctl(mounts.PR_CAPBSET_DROP, number)
+
+
+def _arguments(plan: LaunchPlan, sources: list[str]) -> list[str]:
+    words: list[str] = []
+    for folder in plan.tmpfs:
+        words += ["--perms", "0755", "--tmpfs", folder]
+    for bind, source in zip(plan.binds, sources, strict=True):
+        words += ["--bind" if bind.writable else "--ro-bind", source, bind.target]
+    for folder in plan.sealed:
+        words += ["--remount-ro", folder]
+    # The host's sysctl files, read-only: the kernel answers by the reader's namespaces, whichever procfs they are seen through.
+    words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    for path in plan.masked_files:
+        words += ["--ro-bind", "/dev/null", path]
+    for path in plan.masked_folders:
+        words += ["--perms", "0555", "--tmpfs", path, "--remount-ro", path]
+    words += ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
+    words += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    words += ["--hostname", plan.hostname, "--new-session", "--clearenv", "--chdir", plan.cwd]
+    if plan.own_reaper:
+        words.append("--as-pid-1")
+    for name, value in plan.environment.items():
+        words += ["--setenv", name, value]
+    words += ["--cap-drop", "ALL"]
+    for name in capabilities.KEPT:
+        words += ["--cap-add", name]
+    return words

@@ -1,0 +1,77 @@
+"""What the launcher is told to do: a value that travels as JSON from hostd to the process that becomes the sandbox.
+
+Standard library only, and small: it is imported on the way of every cold start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A folder or file of the host shown at `target` inside. Its files keep their owners: id 0 on disk is root inside."""
+
+    source: str
+    target: str
+    writable: bool = False
+    idmapped: bool = True
+    """Whether ids on disk count from 0 (host files); False when they already lie in the Computer's own range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """One sandbox, fully decided. `first_id` None means: an ordinary user launches, with a single id mapped."""
+
+    bubblewrap: str
+    layers: tuple[str, ...]
+    """Bottom first; ids on disk count from 0."""
+    upper: str
+    work: str
+    hostname: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    cwd: str
+    first_id: int | None = None
+    overlay: bool = True
+    """False: `upper` is the whole root, for hosts where an ordinary user can't mount an overlay."""
+    indexed: bool = True
+    """Overlay with `index=on,nfs_export=on`: hard links survive a copy-up, and inotify survives a checkpoint. Not for layers being built,
+    whose folders will be renamed."""
+    binds: tuple[Bind, ...] = ()
+    tmpfs: tuple[str, ...] = ()
+    """Folders that are fresh and empty at each start, made before the binds."""
+    sealed: tuple[str, ...] = ()
+    """Folders of `tmpfs` that become read-only once the binds are in."""
+    masked_files: tuple[str, ...] = ()
+    masked_folders: tuple[str, ...] = ()
+    seccomp: str | None = None
+    status: str | None = None
+    """File on the host to which bubblewrap writes the pid and, at the end, the exit code."""
+    cgroups: tuple[str, ...] = ()
+    """`cgroup.procs` files that the launcher enters first."""
+    own_reaper: bool = False
+    """True: argv is pid 1 itself and reaps; False: bubblewrap's reaper is pid 1."""
+
+    def encode(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+
+def decode(data: bytes) -> LaunchPlan:
+    value: dict[str, Any] = json.loads(data)
+    value["binds"] = tuple(Bind(**bind) for bind in value["binds"])
+    for name in ("layers", "argv", "tmpfs", "sealed", "masked_files", "masked_folders", "cgroups"):
+        value[name] = tuple(value[name])
+    return LaunchPlan(**value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A process for ever: a pid alone may be used again, its start time with it may not."""
+
+    pid: int
+    started: int = field(default=0)
+    """Clock ticks after boot, field 22 of /proc/PID/stat."""

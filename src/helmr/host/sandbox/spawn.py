@@ -1,0 +1,129 @@
+"""Starting a launcher and learning the pid of what it became, without a fork of the daemon's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helmr.host.sandbox.plan import LaunchPlan
+
+LAUNCH_SECONDS = 20.0
+
+_SOURCE = str(Path(__file__).resolve().parents[3])
+_MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from helmr.host.sandbox.launch import main; main()"
+
+
+class LaunchFailed(Exception):
+    """The sandbox did not come up; the message ends with what the launcher said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    pid: int
+    """Pid 1 of the sandbox, as the host numbers it."""
+    monitor: int
+    """Our child: bubblewrap's outer process, which ends with the sandbox and knows its exit code."""
+
+
+async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int) -> Launched:
+    """Start a sandbox. It outlives this process. Raises `LaunchFailed`; nothing of it runs then."""
+    plan_file.write_bytes(plan.encode())
+    read, write = os.pipe()
+    try:
+        monitor = _spawn(plan_file, write, log)
+    except BaseException:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    try:
+        said = await _read_all(read, LAUNCH_SECONDS)
+    except TimeoutError:
+        os.kill(monitor, 9)
+        await reap(monitor)
+        raise LaunchFailed(f"bubblewrap said nothing within {LAUNCH_SECONDS:g} s. {_tail(log)}") from None
+    finally:
+        os.close(read)
+    pid = _child_pid(said)
+    if pid is None:
+        await reap(monitor)
+        raise LaunchFailed(f"The sandbox did not start. {_tail(log)}")
+    return Launched(pid=pid, monitor=monitor)
+
+
+async def reap(pid: int) -> int:
+    """Wait for our child `pid`; its exit code, negative for a signal. -1000 when somebody else has reaped it."""
+    await when_ended(pid)
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return -1000
+    return os.waitstatus_to_exitcode(status)
+
+
+async def when_ended(pid: int) -> None:
+    """Return when the process `pid` has ended (a zombie has)."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        await _readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _spawn(plan_file: Path, information: int, log: Path | int) -> int:
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, str(plan_file), os.O_RDONLY, 0)]
+    if isinstance(log, int):
+        actions += [(os.POSIX_SPAWN_DUP2, log, 1)]
+    else:
+        actions += [(os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)]
+    actions += [(os.POSIX_SPAWN_DUP2, 1, 2), (os.POSIX_SPAWN_DUP2, information, 3)]
+    argv = [sys.executable, "-I", "-S", "-c", _MAIN, _SOURCE]
+    return os.posix_spawn(sys.executable, argv, {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}, file_actions=actions, setsid=True)
+
+
+async def _read_all(descriptor: int, seconds: float) -> bytes:
+    found = b""
+    os.set_blocking(descriptor, False)
+    async with asyncio.timeout(seconds):
+        while True:
+            await _readable(descriptor)
+            piece = os.read(descriptor, 4096)
+            if not piece:
+                return found
+            found += piece
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    finish: Callable[[], None] = lambda: ready.done() or ready.set_result(None)  # noqa: E731
+    loop.add_reader(descriptor, finish)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _child_pid(said: bytes) -> int | None:
+    try:
+        return int(json.loads(said)["child-pid"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _tail(log: Path | int) -> str:
+    if isinstance(log, int):
+        return "It said:"
+    if not log.exists():
+        return "It left no log."
+    text = log.read_bytes()[-2000:].decode("utf-8", "replace").strip()
+    return f"It said: {text}" if text else "It said nothing."
