@@ -1,0 +1,56 @@
+"""The client, blocking: the surface of `helmr.client`, made from it by a background event loop.
+
+Types are in the stub beside this file, which `python -m helmr.sync.stubs` writes from the sources of the asynchronous client.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from helmr.client.agents import Agents as _Agents
+from helmr.client.client import HelmrClient as _HelmrClient
+from helmr.client.deployments import Deployments as _Deployments
+from helmr.client.event_stream import EventStream as _EventStream
+from helmr.client.session_ref import SessionEvents as _SessionEvents
+from helmr.client.session_ref import SessionRef as _SessionRef
+from helmr.client.session_ref import SessionTurns as _SessionTurns
+from helmr.client.sessions import Sessions as _Sessions
+from helmr.client.turn_ref import TurnRef as _TurnRef
+from helmr.sync.loop import LoopThread
+from helmr.sync.mirror import mirror_of
+
+Agents = mirror_of(_Agents)
+Deployments = mirror_of(_Deployments)
+EventStream = mirror_of(_EventStream)
+SessionEvents = mirror_of(_SessionEvents)
+SessionRef = mirror_of(_SessionRef)
+Sessions = mirror_of(_Sessions)
+SessionTurns = mirror_of(_SessionTurns)
+TurnRef = mirror_of(_TurnRef)
+
+
+class HelmrClient(mirror_of(_HelmrClient)):
+    """`helmr.client.HelmrClient` for code without an event loop; use it with `with`, or call `close()`. Threads may share it."""
+
+    def __init__(self, url: str | None = None, api_key: str | None = None, **options: Any) -> None:
+        super().__init__(LoopThread(), None)
+        try:
+            self._inner = _HelmrClient(url, api_key, **options)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and the background loop. Idempotent."""
+        if not self._loop.closed:
+            self._loop.run(self._inner.close())
+            self._loop.close()
+
+
+__all__ = ["Agents", "Deployments", "EventStream", "HelmrClient", "SessionEvents", "SessionRef", "SessionTurns", "Sessions", "TurnRef"]

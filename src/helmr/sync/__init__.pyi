@@ -1,0 +1,281 @@
+# Written by "python -m helmr.sync.stubs" from the sources of helmr.client. Don't edit.
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar, overload
+
+from helmr.client.client import DEFAULT_RETRY
+from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
+from helmr.client.retry import RetryPolicy
+from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, SlackRoute
+from helmr.protocol.content import InputContent
+from helmr.protocol.duration import Duration
+from helmr.protocol.ids import SessionId, TurnId
+from helmr.protocol.manifest import Manifest
+from helmr.protocol.shapes import (
+    AgentInfo,
+    AgentPage,
+    Capabilities,
+    Deployment,
+    Event,
+    EventPage,
+    Explanation,
+    MessageReceipt,
+    Page,
+    Session,
+    SessionInterruptReceipt,
+    SessionPage,
+    SessionResumeReceipt,
+    SessionStatusReceipt,
+    TurnInterruptReceipt,
+    TurnPage,
+    TurnState,
+)
+from helmr.protocol.states import SessionStatus
+from helmr.protocol.unset import UNSET, UnsetType
+from helmr.sdk.agent import AgentDefinition
+
+I_contra = TypeVar("I_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+I = TypeVar("I")
+R = TypeVar("R")
+
+class Agents:
+    """`client.agents`. Without a `deployment_id` the current Deployment is read; a cursor keeps the one it began with."""
+
+    def get(self, id: str, *, deployment_id: str | None = None) -> AgentInfo:
+        """One Agent: its input contract and its resolved Runtime MCP policy. Raises `AgentNotFound`."""
+
+    def list(self, *, deployment_id: str | None = None, cursor: str | None = None, limit: int | None = None) -> AgentPage:
+        """A page of Agents; `limit` 1-100, 50 when omitted."""
+
+class Deployments:
+    """`client.deployments`."""
+
+    def get(self, id: str) -> Deployment:
+        """A Deployment now: `building`, `deployed` or `failed`. Raises `DeploymentNotFound`."""
+
+    def current(self) -> Deployment:
+        """The one that new Sessions are pinned to. Raises `NoCurrentDeployment`."""
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> Page[Deployment]:
+        """A page of Deployments, newest first; `limit` 1-100, 50 when omitted."""
+
+    def promote(self, id: str, *, idempotency_key: str | None = None) -> Deployment:
+        """Make it the current one; an older one too [D3]."""
+
+    def log(self, id: str) -> Iterator[str]:
+        """The build log in pieces, from the beginning until the build has ended.
+
+        Raises `ConnectionFailed` when the connection breaks before that: the log is read again from its beginning.
+        """
+
+    def missing_blobs(self, digests: Sequence[str]) -> Sequence[str]:
+        """Those that this Environment lacks."""
+
+    def put_blob(self, digest: str, content: bytes | Path) -> None:
+        """Store a blob under its SHA-256; storing it again changes nothing."""
+
+    def create_deployment(self, manifest: Manifest, promote: bool = True, *, idempotency_key: str | None = None) -> Deployment:
+        """Publish a manifest whose blobs are all there; promoted once deployed, if asked. Same manifest: same Deployment."""
+
+class EventStream:
+    """An async iterator over Events: each sequence once, in order, none left out.
+
+    A broken or silent connection is opened again after the last Event that was taken in; what arrives twice is dropped, and after a gap
+    the connection is not believed. It ends when the Session is closed and sealed. It gives up with `ConnectionFailed` only when the
+    server stays out of reach for the whole retry policy; a refusal is raised as its own class. `last_sequence` is where to go on later.
+
+    Close it with `aclose()` or `async with` when leaving early.
+    """
+
+    last_sequence: int
+    connections: int
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Event: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def close(self) -> None:
+        """Close the connection. Idempotent; a later `anext` ends the iteration."""
+
+class HelmrClient:
+    """An asynchronous client; use it with `async with`, or call `close()`.
+
+    Server and key come from the arguments, from HELMR_API_URL and HELMR_API_KEY, from what `helmr login` saved, or from a running
+    `helmr dev`, in this order. `timeout` bounds one attempt of a call, in seconds; `retry` says how often and how long it is repeated.
+    Each write carries an idempotency key that its repetitions keep, so that a lost reply never makes two of it.
+
+    Raises `ConfigurationMissing` when there is no server or no key. One client belongs to one event loop.
+    """
+
+    sessions: Sessions
+    agents: Agents
+    deployments: Deployments
+
+    def __init__(
+        self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0, retry: RetryPolicy = DEFAULT_RETRY
+    ) -> None: ...
+    @property
+    def url(self) -> str:
+        """The server's base URL."""
+
+    def capabilities(self) -> Capabilities:
+        """What this installation can do."""
+
+    def close(self) -> None:
+        """Close all connections. Idempotent."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+class SessionEvents:
+    """The timeline of one Session [E1]."""
+
+    def list(self, *, after: int = 0, limit: int | None = None) -> EventPage:
+        """One page of Events above `after`; `limit` 1-1000, 100 when omitted [E3]. Raises `InvalidCursor`, `CursorExpired`."""
+
+    def stream(self, *, after: int = 0) -> EventStream:
+        """Follow the timeline from `after` until the Session is closed and sealed [E4]."""
+
+class SessionRef(Generic[I_contra, R_co]):
+    """A Session by its id; making one sends nothing.
+
+    Writes take an `idempotency_key`; without one each call makes its own, which its transport retries keep [S4].
+    """
+
+    id: SessionId
+    turns: SessionTurns[R_co]
+    events: SessionEvents
+
+    def get(self) -> Session:
+        """The Session now, its holds included."""
+
+    def explain(self) -> Explanation:
+        """Why it does what it does now, in one sentence, with the facts behind it [S23]."""
+
+    def enqueue(self, input: I_contra, *, idempotency_key: str | None = None) -> TurnRef[R_co]:
+        """Admit a new Turn, also while one runs and while held [S6]. Raises `SessionNotOpen`, `AdmissionUnavailable`."""
+
+    def interrupt(self, *, idempotency_key: str | None = None) -> SessionInterruptReceipt:
+        """Stop its running Turn and hold it and the Sessions it owns; the receipt names the hold [S16]."""
+
+    def resume(self, *, hold_id: str, idempotency_key: str | None = None) -> SessionResumeReceipt:
+        """Release exactly this hold, on the Session that `hold.session_id` names [S17]."""
+
+    def close(self, *, idempotency_key: str | None = None) -> SessionStatusReceipt:
+        """Refuse new Turns in the owned tree and close when the work that can run is done [S18]."""
+
+    def cancel(self, *, idempotency_key: str | None = None) -> SessionStatusReceipt:
+        """Cancel all running and queued Turns of the owned tree and close it at once [S19]."""
+
+class SessionTurns(Generic[R_co]):
+    """The Turns of one Session."""
+
+    def ref(self, id: str) -> TurnRef[R_co]:
+        """A handle on a Turn; sends nothing."""
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> TurnPage:
+        """A page of Turns in admission order; `limit` 1-100, 50 when omitted."""
+
+class Sessions:
+    """`client.sessions`."""
+
+    @overload
+    def create(
+        self,
+        *,
+        agent: AgentDefinition[I, R],
+        input: I,
+        key: str | None = None,
+        computer: ComputerChoice | None = None,
+        slack: SlackRoute | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> SessionCreateReceipt[SessionRef[I, R], TurnRef[R]]: ...
+    @overload
+    def create(
+        self,
+        *,
+        agent: AgentDefinition[I, R],
+        input: UnsetType = UNSET,
+        key: str | None = None,
+        computer: ComputerChoice | None = None,
+        slack: SlackRoute | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> SessionCreateReceipt[SessionRef[I, R], None]: ...
+    @overload
+    def create(
+        self,
+        *,
+        agent: str,
+        input: UnsetType = UNSET,
+        key: str | None = None,
+        computer: ComputerChoice | None = None,
+        slack: SlackRoute | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> SessionCreateReceipt[SessionRef[Any, Any], None]: ...
+    @overload
+    def create(
+        self,
+        *,
+        agent: str,
+        input: Any,
+        key: str | None = None,
+        computer: ComputerChoice | None = None,
+        slack: SlackRoute | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> SessionCreateReceipt[SessionRef[Any, Any], TurnRef[Any]]: ...
+    def get(self, id: str) -> Session:
+        """A Session now. Raises `SessionNotFound`."""
+
+    @overload
+    def list(self, *, agent: AgentDefinition[Any, Any] | str, key: str) -> SessionPage: ...
+    @overload
+    def list(
+        self,
+        *,
+        agent: AgentDefinition[Any, Any] | str | None = None,
+        parent_session_id: str | None = None,
+        requester_session_id: str | None = None,
+        status: SessionStatus | Sequence[SessionStatus] | None = None,
+        labels: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> SessionPage: ...
+    def ref(self, id: str) -> SessionRef[Any, Any]:
+        """A handle on a Session; sends nothing and claims no types."""
+
+    def attach(self, *, id: str, agent: AgentDefinition[I, R], deployment_id: str) -> SessionRef[I, R]:
+        """A typed handle on an existing Session, whose Agent and Deployment are checked.
+
+        Raises `AgentMismatch`, `DeploymentMismatch`, `SessionNotFound`.
+        """
+
+class TurnRef(Generic[R_co]):
+    """A Turn by its ids; making one sends nothing. `sequence` is known when it came from a receipt."""
+
+    session_id: SessionId
+    id: TurnId
+    sequence: int | None
+
+    def get(self) -> TurnState:
+        """The Turn now."""
+
+    @overload
+    def wait(self) -> TurnOutcome[R_co]: ...
+    @overload
+    def wait(self, *, timeout: Duration) -> TimedTurnWaitResult[R_co]: ...
+    def send(self, message: InputContent, *, idempotency_key: str | None = None) -> MessageReceipt:
+        """Send a message to exactly this Turn, a list of text parts. Accepted is not delivered: the timeline records that [S7].
+
+        Raises `MessageClosed` when it takes none now, `TypeError` for a str.
+        """
+
+    def interrupt(self, *, idempotency_key: str | None = None) -> TurnInterruptReceipt:
+        """Interrupt this running Turn, without a hold [S15]. Raises `TurnNotRunning` or `TurnStopping`."""
+
+__all__ = ["Agents", "Deployments", "EventStream", "HelmrClient", "SessionEvents", "SessionRef", "SessionTurns", "Sessions", "TurnRef"]
