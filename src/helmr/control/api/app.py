@@ -19,7 +19,7 @@ from helmr.control.api.presence import Draining, Presence
 from helmr.control.api.streams import EventStream, SlowReader, StreamTiming
 from helmr.control.api.table import WORKER_LINK_PATH, route_table
 from helmr.control.api.worker_link import WorkerLinks
-from helmr.protocol.errors import HelmrError, InternalError, RouteNotFound, ShuttingDown
+from helmr.protocol.errors import AuthoringError, HelmrError, InternalError, PublishError, Refused, RouteNotFound, ShuttingDown
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -74,7 +74,7 @@ class Api:
             route, path = self._dispatcher.find(exchange.scope)
             call = await admit(route, path, exchange, self._services, self._presence)
             await self._answer(route, exchange, await route.handler(call))
-        except HelmrError as error:
+        except (Refused, AuthoringError, PublishError) as error:
             await self._refuse(exchange, error)
         except ClientGone:
             exchange.status = exchange.status or 499

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from helmr.control.api.exchange import Exchange
     from helmr.control.api.presence import Presence
     from helmr.control.api.services import Services
+    from helmr.control.service.principals import Principal
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -38,7 +39,7 @@ class Call(Generic[Q, B]):
         self.services = services
         self._presence = presence
         self.path = path
-        self.principal: Any = None
+        self.principal: Principal = cast("Principal", None)
         self.worker = ""
         self.query: Q = cast("Q", _NOTHING)
         self.body: B = cast("B", _NOTHING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
@@ -16,6 +16,8 @@ from helmr.protocol.shapes import Deployment, Page
 
 BLOB_BYTES = 1024 * 1024 * 1024
 MANIFEST_BYTES = 16 * 1024 * 1024
+
+_LINE_END = re.compile("\r\n|\r|\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,6 @@ class StoredBlob:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentPage(Page[Deployment]):
     items: tuple[Deployment, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPiece:
-    """The data of one event of a build log."""
-
-    text: str
 
 
 async def missing(call: Call[Nothing, MissingBlobsQuestion]) -> Answer:
@@ -84,11 +79,11 @@ async def log(call: Call[Nothing, Nothing]) -> Answer:
 
 
 async def _log_frames(pieces: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
-    """Log pieces carry no id: they are no stored events, and a reader that comes again begins at the beginning."""
+    """Log pieces are plain text and carry no id: they are no stored events, and a reader that comes again begins at the beginning."""
     async with ending(pieces):
         async for piece in pieces:
-            text = json.dumps({"text": piece}, ensure_ascii=False, separators=(",", ":"))
-            yield b"data: %b\n\n" % text.encode("utf-8", errors="replace") if piece else b""
+            lines = _LINE_END.split(piece) if piece else ()
+            yield b"".join(b"data: %b\n" % line.encode("utf-8", errors="replace") for line in lines) + (b"\n" if lines else b"")
     yield END
 
 
@@ -116,6 +111,7 @@ DEPLOYMENT_ROUTES = (
         takes="bytes",
         body_bytes=BLOB_BYTES,
         answer=StoredBlob,
+        errors=(errors.DigestMismatch,),
     ),
     Route(
         method="GET",
@@ -185,7 +181,7 @@ DEPLOYMENT_ROUTES = (
         handler=log,
         tag="Deployments",
         permission="deployments.read",
-        answer=LogPiece,
+        answer=str,
         gives="events",
     ),
     Route(

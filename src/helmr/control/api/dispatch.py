@@ -47,11 +47,11 @@ class Dispatcher:
                 values.append(segment)
             node = following
         method = scope["method"]
-        route = node.routes.get("GET" if method == "HEAD" else method)
+        route = node.routes.get(method)
         if route is None:
             if not node.routes:
                 raise RouteNotFound()
-            raise MethodNotAllowed(allow=sorted({*node.routes, *(["HEAD"] if "GET" in node.routes else [])}))
+            raise MethodNotAllowed(allow=sorted(node.routes))
         return route[0], dict(zip(route[1], values, strict=True))
 
     def _add(self, route: Route) -> None:
@@ -65,6 +65,8 @@ class Dispatcher:
         if route.method in node.routes:
             raise ValueError(f"Two routes answer {route.method} {route.path}.")
         node.routes[route.method] = (route, route.parameters)
+        if route.method == "GET" and route.gives != "events":
+            node.routes["HEAD"] = (route, route.parameters)
 
 
 class _Node:

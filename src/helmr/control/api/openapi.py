@@ -82,8 +82,9 @@ def _success(route: Route, schemas: Schemas) -> dict[str, Any]:
         found["content"] = {"application/json": {"schema": schemas.of(route.answer)}}
     elif route.gives == "events":
         schema = schemas.of(route.answer)
-        found["content"] = {"text/event-stream": {"schema": {"type": "string", "description": "The data of each event is JSON."}}}
-        found["description"] = f"Server-sent events; data as in {schema['$ref']}. The last one is named `end`."
+        data = f"JSON as in {schema['$ref']}" if "$ref" in schema else "text"
+        found["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        found["description"] = f"Server-sent events; the data of each is {data}. The last one is named `end`."
     else:
         found["content"] = {"application/octet-stream" if route.gives == "bytes" else "text/plain": {}}
     return found

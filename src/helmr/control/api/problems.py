@@ -7,7 +7,7 @@ import math
 from http import HTTPStatus
 from typing import Any
 
-from helmr.protocol.errors import HelmrError, MethodNotAllowed, Refused, Unauthenticated
+from helmr.protocol.errors import AuthoringError, HelmrError, MethodNotAllowed, PublishError, Unauthenticated
 from helmr.protocol.wire import to_wire
 
 PROBLEM_JSON = b"application/problem+json"
@@ -37,7 +37,7 @@ def problem(error: HelmrError, request_id: str) -> tuple[int, bytes, list[tuple[
 
 def status_of(error: HelmrError) -> int:
     """The status of an error. What the SDK or publishing calls wrong is a wrong value when it arrives here (422)."""
-    return error.status if isinstance(error, Refused) else 422
+    return 422 if isinstance(error, (AuthoringError, PublishError)) else error.status
 
 
 def retry_seconds(error: HelmrError) -> int:

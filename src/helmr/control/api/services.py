@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from helmr.protocol.link import Link, LinkEnd
 from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, Page, Session, TurnState
 
-
-class Principal(Protocol):
-    """Who asks, as far as the API looks: its permissions. Services get the same object back."""
-
-    @property
-    def permissions(self) -> frozenset[str]: ...
+if TYPE_CHECKING:
+    from helmr.control.service.principals import Principal
 
 
 class Receipt(Protocol):
@@ -40,8 +36,8 @@ class Record(Protocol):
 
 
 class Principals(Protocol):
-    async def authenticate(self, token: str) -> Any:
-        """The `Principal` of an API key. Raises `Unauthenticated`."""
+    async def authenticate(self, token: str) -> Principal:
+        """The principal of an API key. Raises `Unauthenticated`."""
         ...
 
     async def authenticate_worker(self, token: str) -> str:
@@ -52,7 +48,7 @@ class Principals(Protocol):
 class Sessions(Protocol):
     async def create(
         self,
-        principal: Any,
+        principal: Principal,
         *,
         agent: str,
         input: Any,
@@ -65,11 +61,11 @@ class Sessions(Protocol):
         """`input` of `UNSET` makes no Turn [S1]."""
         ...
 
-    async def get(self, principal: Any, session_id: str) -> Session: ...
+    async def get(self, principal: Principal, session_id: str) -> Session: ...
 
     async def list(
         self,
-        principal: Any,
+        principal: Principal,
         *,
         agent: str | None,
         key: str | None,
@@ -81,70 +77,69 @@ class Sessions(Protocol):
         limit: int,
     ) -> Page[Session]: ...
 
-    async def explain(self, principal: Any, session_id: str) -> Explanation: ...
+    async def explain(self, principal: Principal, session_id: str) -> Explanation: ...
 
 
 class Turns(Protocol):
-    async def enqueue(self, principal: Any, session_id: str, input: Any, idempotency_key: str | None) -> Receipt: ...
+    async def enqueue(self, principal: Principal, session_id: str, input: Any, idempotency_key: str | None) -> Receipt: ...
 
-    async def get(self, principal: Any, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
+    async def get(self, principal: Principal, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
         """The `TurnState` as JSON: at settlement, or when the wait is over.
 
         Cancelled when its reader goes; holds no connection while waiting.
         """
         ...
 
-    async def list(self, principal: Any, session_id: str, cursor: str | None, limit: int) -> Page[TurnState]: ...
-    async def send(self, principal: Any, session_id: str, turn_id: str, content: Any, idempotency_key: str | None) -> Receipt: ...
-    async def interrupt(self, principal: Any, session_id: str, turn_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def list(self, principal: Principal, session_id: str, cursor: str | None, limit: int) -> Page[TurnState]: ...
+    async def send(self, principal: Principal, session_id: str, turn_id: str, content: Any, idempotency_key: str | None) -> Receipt: ...
+    async def interrupt(self, principal: Principal, session_id: str, turn_id: str, idempotency_key: str | None) -> Receipt: ...
 
 
 class Controls(Protocol):
-    async def interrupt(self, principal: Any, session_id: str, idempotency_key: str | None) -> Receipt: ...
-    async def resume(self, principal: Any, session_id: str, hold_id: str, idempotency_key: str | None) -> Receipt: ...
-    async def close(self, principal: Any, session_id: str, idempotency_key: str | None) -> Receipt: ...
-    async def cancel(self, principal: Any, session_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def interrupt(self, principal: Principal, session_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def resume(self, principal: Principal, session_id: str, hold_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def close(self, principal: Principal, session_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def cancel(self, principal: Principal, session_id: str, idempotency_key: str | None) -> Receipt: ...
 
 
 class Events(Protocol):
-    async def page(self, principal: Any, session_id: str, after: int, limit: int) -> bytes:
+    async def page(self, principal: Principal, session_id: str, after: int, limit: int) -> bytes:
         """The `EventPage` as JSON [E3]."""
         ...
 
-    def follow(self, principal: Any, session_id: str, after: int) -> AsyncIterator[Sequence[Record]]:
+    def follow(self, principal: Principal, session_id: str, after: int) -> AsyncIterator[Sequence[Record]]:
         """Lists of records above `after`, in order, without gaps, until the Session is sealed [E4].
 
-        The first list comes at once, even empty: what is refused is raised before it, so that the reader gets a status. Holds no
-        connection while waiting. The reader may stop at any point and may be slow: the iterator waits for it, nothing else does [I7].
+        What is refused is raised at once, so that the reader gets a status. Holds no connection while waiting. The reader may stop at any point and may be slow: the iterator waits for it, nothing else does [I7].
         """
         ...
 
 
 class Agents(Protocol):
-    async def get(self, principal: Any, agent: str, deployment_id: str | None) -> AgentInfo: ...
-    async def list(self, principal: Any, deployment_id: str | None, cursor: str | None, limit: int) -> AgentPage: ...
+    async def get(self, principal: Principal, agent: str, deployment_id: str | None) -> AgentInfo: ...
+    async def list(self, principal: Principal, deployment_id: str | None, cursor: str | None, limit: int) -> AgentPage: ...
 
 
 class Deployments(Protocol):
-    async def missing(self, principal: Any, digests: Sequence[str]) -> Sequence[str]:
+    async def missing(self, principal: Principal, digests: Sequence[str]) -> Sequence[str]:
         """Those that this Environment lacks; says nothing of other Environments."""
         ...
 
-    async def put_blob(self, principal: Any, digest: str, stream: AsyncIterator[bytes]) -> bool:
-        """Store what `stream` yields; whether it is new. Raises `InvalidValue` for other bytes than the digest's.
+    async def put_blob(self, principal: Principal, digest: str, stream: AsyncIterator[bytes]) -> bool:
+        """Store what `stream` yields; whether it is new. Raises `DigestMismatch` for other bytes than the digest's.
 
         When the stream raises, nothing is stored, and what it raised goes on.
         """
         ...
 
-    async def publish(self, principal: Any, manifest: Mapping[str, Any], promote: bool, idempotency_key: str | None) -> Receipt: ...
-    async def get(self, principal: Any, deployment_id: str) -> Deployment: ...
-    async def current(self, principal: Any) -> Deployment: ...
-    async def list(self, principal: Any, cursor: str | None, limit: int) -> Page[Deployment]: ...
-    async def promote(self, principal: Any, deployment_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def publish(self, principal: Principal, manifest: Mapping[str, Any], promote: bool, idempotency_key: str | None) -> Receipt: ...
+    async def get(self, principal: Principal, deployment_id: str) -> Deployment: ...
+    async def current(self, principal: Principal) -> Deployment: ...
+    async def list(self, principal: Principal, cursor: str | None, limit: int) -> Page[Deployment]: ...
+    async def promote(self, principal: Principal, deployment_id: str, idempotency_key: str | None) -> Receipt: ...
 
-    def log(self, principal: Any, deployment_id: str) -> AsyncIterator[str]:
-        """The build log's pieces, from the beginning until the build has ended. The first comes at once, even empty, like `follow`'s."""
+    def log(self, principal: Principal, deployment_id: str) -> AsyncIterator[str]:
+        """The build log's pieces, from the beginning until the build has ended. What is refused is raised at once."""
         ...
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from helmr.control.api.exchange import Exchange
 from helmr.control.api.presence import Draining, Presence
-from helmr.protocol.errors import ShuttingDown
 
 if TYPE_CHECKING:
     from helmr.control.api.services import Record
@@ -31,10 +30,13 @@ class SlowReader(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTiming:
-    """`heartbeat_seconds`: silence before a comment is sent. `patience_seconds`: how long one write may wait for the reader."""
+    """`heartbeat_seconds`: silence before a comment is sent. `patience_seconds`: how long one write may wait for the reader.
+    `grace_seconds`: how long a stream's beginning waits for its first piece, so that a refusal has a status of its own.
+    """
 
     heartbeat_seconds: float = 15.0
     patience_seconds: float = 30.0
+    grace_seconds: float = 0.25
 
 
 async def record_frames(batches: AsyncIterator[Sequence[Record]]) -> AsyncGenerator[bytes, None]:
@@ -65,7 +67,7 @@ async def ending(iterator: AsyncIterator[Any]) -> AsyncGenerator[None, None]:
 
 
 class EventStream:
-    """A reply that goes on: pieces of whole events. What is refused before the first piece is still a problem document."""
+    """A reply that goes on: pieces of whole events. What is refused before the reply began is still a problem document."""
 
     __slots__ = ("_pieces",)
 
@@ -73,48 +75,53 @@ class EventStream:
         self._pieces = pieces
 
     async def send(self, exchange: Exchange, presence: Presence, timing: StreamTiming) -> None:
-        """Raises `SlowReader` once the reader is dropped; `ClientGone` when it left."""
+        """Raises `SlowReader` once the reader is dropped, `ClientGone` when it left, `Draining` when no stream begins any more."""
         async with aclosing(self._pieces) as pieces:
-            if presence.draining:
-                raise ShuttingDown()
-            first = await anext(pieces, END)
-            await exchange.begin(200, EVENT_STREAM, (b"x-accel-buffering", b"no"))
-            if not exchange.head_only:
-                # When draining, the reader sees the reply end without `event: end`, and comes again.
-                with suppress(Draining):
-                    await presence.during(exchange.receive, _Pump(exchange, timing).run(_RETRY + first, pieces))
+            try:
+                await presence.during(exchange.receive, _Pump(exchange, timing).run(pieces))
+            except Draining:
+                # The reader sees the reply end without `event: end`, and comes again.
+                if not exchange.begun:
+                    raise
             await exchange.send({"type": "http.response.body", "body": b""})
 
 
 class _Pump:
     """Writes pieces as fast as the reader takes them, holds none back, and watches the clock beside it."""
 
-    __slots__ = ("_exchange", "_last", "_loop", "_since", "_timing")
+    __slots__ = ("_exchange", "_last", "_loop", "_since", "_timing", "_turn")
 
     def __init__(self, exchange: Exchange, timing: StreamTiming) -> None:
         self._exchange = exchange
         self._timing = timing
         self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()
         self._last = self._loop.time()
         self._since: float | None = None
         """Since when a write waits for the reader."""
 
-    async def run(self, first: bytes, pieces: AsyncIterator[bytes]) -> None:
+    async def run(self, pieces: AsyncIterator[bytes]) -> None:
         async with asyncio.TaskGroup() as group:
             clock = group.create_task(self._watch_clock())
-            await self._write(first)
             async for piece in pieces:
-                if piece:
-                    await self._write(piece)
+                await self._write(piece)
             clock.cancel()
 
     async def _write(self, data: bytes) -> None:
-        self._since = self._loop.time()
-        await self._exchange.send({"type": "http.response.body", "body": data, "more_body": True})
-        self._since = None
-        self._last = self._loop.time()
+        if not data and self._exchange.begun:
+            return
+        async with self._turn:
+            self._since = self._loop.time()
+            if not self._exchange.begun:
+                await self._exchange.begin(200, EVENT_STREAM, (b"x-accel-buffering", b"no"))
+                data = _RETRY + data
+            await self._exchange.send({"type": "http.response.body", "body": data, "more_body": True})
+            self._since = None
+            self._last = self._loop.time()
 
     async def _watch_clock(self) -> None:
+        await asyncio.sleep(self._timing.grace_seconds)
+        await self._write(b"")
         while True:
             now = self._loop.time()
             if self._since is not None:
@@ -131,7 +138,6 @@ class _Pump:
     async def _beat(self) -> None:
         try:
             async with asyncio.timeout(self._timing.patience_seconds):
-                await self._exchange.send({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
+                await self._write(_HEARTBEAT)
         except TimeoutError:
             raise SlowReader from None
-        self._last = self._loop.time()

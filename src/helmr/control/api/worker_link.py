@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from helmr.control.api.problems import PROBLEM_JSON, problem
-from helmr.protocol.errors import HelmrError, Unauthenticated
+from helmr.protocol.errors import HelmrError, ShuttingDown, Unauthenticated
 from helmr.protocol.ids import new_id
 
 if TYPE_CHECKING:
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from helmr.control.api.services import Services
     from helmr.protocol.link import LinkEnd
 
-QUEUE_BYTES = 32 * 1024 * 1024
+QUEUE_BYTES = 64 * 1024 * 1024
 """A link with more than so much unsent is cut: the worker says hello again and each Computer is attached anew, so nothing is lost."""
 
-MESSAGE_BYTES = 4 * 1024 * 1024
+MESSAGE_BYTES = 16 * 1024 * 1024
 """The longest message that a worker may send."""
+
+CLOSE_SECONDS = 2.0
+"""How long a cut link may take to say why."""
 
 NORMAL, GOING_AWAY, UNSUPPORTED, POLICY, TOO_BIG, FAILED, RESTART = 1000, 1001, 1003, 1008, 1009, 1011, 1012
 
@@ -32,7 +35,7 @@ log = structlog.get_logger()
 class WebSocketLink:
     """A `Link`: messages sent here are written in order by the task that owns the socket."""
 
-    __slots__ = ("_closing", "_queue", "_queue_bytes", "_queued", "_waker")
+    __slots__ = ("_closing", "_queue", "_queue_bytes", "_queued", "_waker", "closed_here", "cut")
 
     def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
         self._queue: deque[bytes] = deque()
@@ -40,9 +43,13 @@ class WebSocketLink:
         self._queue_bytes = queue_bytes
         self._waker = asyncio.Event()
         self._closing: tuple[int, str] | None = None
+        self.closed_here = False
+        """Whether our own end asked for the close; it isn't told of it then."""
+        self.cut = asyncio.Event()
+        """Set when the link must end without writing what is queued."""
 
     def send(self, message: bytes) -> None:
-        """Queue a message; dropped once the link closes. A full queue closes the link."""
+        """Queue a message; dropped once the link closes. A full queue cuts the link."""
         if self._closing is not None:
             return
         self._queued += len(message)
@@ -53,21 +60,25 @@ class WebSocketLink:
         self._waker.set()
 
     def close(self, reason: str = "") -> None:
-        """End the link after what is queued."""
-        self.end(NORMAL, reason, drop=False)
+        """End the link after what is queued. Nothing is delivered here from now on."""
+        self.closed_here = self.closed_here or self._closing is None
+        self._begin_closing(NORMAL, reason)
 
     @property
     def queued_bytes(self) -> int:
         return self._queued
 
-    def end(self, code: int, reason: str, *, drop: bool = True) -> None:
-        """End the link with a close code; the first one counts. `drop` forgets what is queued."""
-        if self._closing is None:
-            self._closing = (code, reason[:100])
-        if drop:
-            self._queue.clear()
-            self._queued = 0
-        self._waker.set()
+    @property
+    def closing(self) -> tuple[int, str] | None:
+        """Code and reason of the close, once there is one; the first counts."""
+        return self._closing
+
+    def end(self, code: int, reason: str) -> None:
+        """End the link now and forget what is queued."""
+        self._begin_closing(code, reason)
+        self._queue.clear()
+        self._queued = 0
+        self.cut.set()
 
     async def write(self, send: Send) -> None:
         """Write what is queued until the link is closed; the close frame is the last."""
@@ -77,11 +88,20 @@ class WebSocketLink:
                 await send({"type": "websocket.send", "bytes": message})
                 self._queued -= min(len(message), self._queued)
             if self._closing is not None:
-                code, reason = self._closing
-                await send({"type": "websocket.close", "code": code, "reason": reason})
+                await self.say_closed(send)
                 return
             self._waker.clear()
             await self._waker.wait()
+
+    async def say_closed(self, send: Send) -> None:
+        """Send the close frame."""
+        code, reason = self._closing or (NORMAL, "")
+        await send({"type": "websocket.close", "code": code, "reason": reason})
+
+    def _begin_closing(self, code: int, reason: str) -> None:
+        if self._closing is None:
+            self._closing = (code, reason.encode()[:100].decode("utf-8", errors="ignore"))
+            self._waker.set()
 
 
 class WorkerLinks:
@@ -97,10 +117,10 @@ class WorkerLinks:
         return len(self._open)
 
     def drain(self) -> None:
-        """Close all links, so that their workers go to another control plane or come back."""
+        """End all links, and those that still come, so that their workers go to another control plane or come back."""
         self._draining = True
         for link in tuple(self._open):
-            link.end(RESTART, "the control plane is stopping", drop=False)
+            link.end(RESTART, "the control plane is stopping")
 
     async def deny(self, error: HelmrError, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a handshake with a problem document, where the server can send one."""
@@ -108,9 +128,14 @@ class WorkerLinks:
         await _deny(error, scope, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handshake, then both directions until one side ends. `on_closed` is called exactly once for each link that was opened."""
+        """Handshake, then both directions until one side ends.
+
+        `on_closed` is called once for each link that was opened, unless its own end closed it. Nothing is delivered after either.
+        """
         await receive()
         try:
+            if self._draining:
+                raise ShuttingDown()
             worker = await self._services.principals.authenticate_worker(_bearer(scope))
         except HelmrError as error:
             await _deny(error, scope, send)
@@ -120,31 +145,50 @@ class WorkerLinks:
         end = self._services.links.open(worker, link)
         self._open.add(link)
         try:
-            if self._draining:
-                link.end(RESTART, "the control plane is stopping")
-            async with asyncio.TaskGroup() as group:
-                writer = group.create_task(self._write(link, send))
-                await _read(receive, link, end, worker)
-                writer.cancel()
+            await _run(link, end, worker, receive, send)
         finally:
             self._open.discard(link)
             link.end(GOING_AWAY, "gone")
-            end.on_closed()
+            if not link.closed_here:
+                end.on_closed()
 
-    @staticmethod
-    async def _write(link: WebSocketLink, send: Send) -> None:
-        try:
-            await link.write(send)
-        except OSError as error:
-            log.info("worker_link_broken", error=str(error))
+
+async def _run(link: WebSocketLink, end: LinkEnd, worker: str, receive: Receive, send: Send) -> None:
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(_read(receive, link, end, worker))
+        writing = group.create_task(_write(link, send))
+        cutting = group.create_task(link.cut.wait())
+        tasks = (reading, writing, cutting)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+    if link.cut.is_set():
+        await _say_cut(link, send)
+
+
+async def _say_cut(link: WebSocketLink, send: Send) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await link.say_closed(send)
+    except (OSError, TimeoutError) as error:
+        log.info("worker_link_broken", error=str(error) or type(error).__name__)
+
+
+async def _write(link: WebSocketLink, send: Send) -> None:
+    try:
+        await link.write(send)
+    except OSError as error:
+        log.info("worker_link_broken", error=str(error) or type(error).__name__)
 
 
 async def _read(receive: Receive, link: WebSocketLink, end: LinkEnd, worker: str) -> None:
-    """Hand over each message until the socket is gone."""
+    """Hand over each message until the socket is gone. After a close, reading goes on so that the peer's own close is seen."""
     while True:
         message = await receive()
         if message["type"] != "websocket.receive":
             return
+        if link.closing is not None:
+            continue
         data = message.get("bytes")
         if data is None:
             link.end(UNSUPPORTED, "messages are binary")
