@@ -1,0 +1,1 @@
+"""What the reviewer does: git, the linter, the tests, and the words about them."""

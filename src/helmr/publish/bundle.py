@@ -1,0 +1,157 @@
+"""Folders as listings: what a project's source is on the wire. SPEC [D2]; the format is in docs/architecture.md.
+
+The same files give the same bytes, wherever and whenever: paths are sorted, times and owners are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pathspec
+
+from helmr.protocol import jsontext
+from helmr.protocol.errors import PublishError
+
+IGNORE_FILE: Final = ".helmrignore"
+_NEVER_NAMES: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ds_store"})
+"""What never leaves a machine, whatever the ignore file says; so do `.env*`, compiled files and folders with a `pyvenv.cfg`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A folder as a blob: `content` is its canonical JSON, `digest` that blob's name, `blobs` where each file's bytes are."""
+
+    digest: str
+    content: bytes
+    blobs: Mapping[str, Path]
+
+
+def bundle(root: Path, ignore: tuple[str, ...] = ()) -> Listing:
+    """The listing of a project's source, without what `.helmrignore` or `ignore` (gitignore patterns) name.
+
+    Raises `PublishError` for a symbolic link that leaves the project, a special file, a name that is no UTF-8.
+    """
+    return _listing(root, walk(root, ignored(root, ignore)))
+
+
+def list_directory(root: Path, folder: str) -> Listing:
+    """The listing of one folder of the project, for an image to copy; the ignore file doesn't apply, what never leaves does."""
+    if not (root / folder).is_dir():
+        raise PublishError(f"The image copies the folder {folder!r}, which the project does not have.")
+    return _listing(root / folder, walk(root / folder, _nothing))
+
+
+def list_file(root: Path, file: str, name: str) -> Listing:
+    """The listing of one file of the project under another name. Raises `PublishError` when it isn't one, or leaves the project."""
+    path = root / file
+    if not path.is_file() or not path.resolve().is_relative_to(root):
+        raise PublishError(f"The image copies the file {file!r}, which the project does not have.")
+    if any(_never(part) for part in file.split("/")):
+        raise PublishError(f"The image copies {file!r}, which never leaves a project.", hint="Use a Secret for what is private.")
+    entry, digest = _file(path, file)
+    return _encode({name: entry}, {digest: path})
+
+
+def ignored(root: Path, patterns: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
+    """The rules of `.helmrignore` and `patterns`, as git reads them. Raises `PublishError` for a malformed one."""
+    lines: list[str] = []
+    file = root / IGNORE_FILE
+    if file.is_file():
+        lines += file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    try:
+        return pathspec.GitIgnoreSpec.from_lines([*lines, *patterns])
+    except ValueError as error:
+        raise PublishError(f"{IGNORE_FILE} has a malformed pattern: {error}") from None
+
+
+def walk(root: Path, spec: pathspec.GitIgnoreSpec) -> Iterator[tuple[str, Path]]:
+    """Every file and symbolic link to bundle, sorted by path; an ignored folder isn't entered."""
+    for parent, folders, files in os.walk(root):
+        base = Path(parent).relative_to(root).as_posix()
+        prefix = "" if base == "." else f"{base}/"
+        entered: list[str] = []
+        for name in sorted(folders):
+            path = Path(parent, name)
+            if _never(name) or (path / "pyvenv.cfg").is_file():
+                continue
+            if path.is_symlink():
+                files.append(name)
+            elif not spec.match_file(f"{prefix}{name}/"):
+                entered.append(name)
+        folders[:] = entered
+        for name in sorted(files):
+            if not _never(name) and not spec.match_file(prefix + name):
+                yield prefix + name, Path(parent, name)
+
+
+def read_blob(source: Path | bytes, digest: str) -> bytes:
+    """The bytes behind a digest. Raises `PublishError` when the file changed since it was listed."""
+    content = source if isinstance(source, bytes) else source.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise PublishError(
+            f"{source if isinstance(source, Path) else 'A blob'} changed while it was being published.", hint="Deploy again."
+        )
+    return content
+
+
+_nothing: Final = pathspec.GitIgnoreSpec.from_lines([])
+
+
+def _never(name: str) -> bool:
+    lowered = name.lower()
+    return lowered in _NEVER_NAMES or lowered.startswith(".env") or lowered.endswith((".pyc", ".pyo"))
+
+
+def _listing(root: Path, found: Iterator[tuple[str, Path]]) -> Listing:
+    entries: dict[str, Any] = {}
+    blobs: dict[str, Path] = {}
+    for relative, path in found:
+        if path.is_symlink():
+            entries[relative] = {"link": _target(root, relative, path)}
+            continue
+        entry, digest = _file(path, relative)
+        entries[relative] = entry
+        blobs[digest] = path
+    return _encode(entries, blobs)
+
+
+def _encode(entries: Mapping[str, Any], blobs: Mapping[str, Path]) -> Listing:
+    content = jsontext.canonical({"files": entries})
+    return Listing(digest=hashlib.sha256(content).hexdigest(), content=content, blobs=blobs)
+
+
+def _file(path: Path, shown: str) -> tuple[dict[str, Any], str]:
+    try:
+        shown.encode("utf-8")
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise PublishError(f"{shown} is neither a file, a folder nor a link.", hint=f"Name it in {IGNORE_FILE}.")
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = os.fstat(file.fileno()).st_size
+    except UnicodeEncodeError:
+        raise PublishError(f"The name {shown!r} is no UTF-8.", hint=f"Rename it, or name it in {IGNORE_FILE}.") from None
+    except OSError as error:
+        raise PublishError(f"{shown} can't be read: {error.strerror}.") from None
+    return {"blob": digest, "size": size, "mode": 0o755 if status.st_mode & 0o100 else 0o644}, digest
+
+
+def _target(root: Path, relative: str, path: Path) -> str:
+    target = os.readlink(path)
+    inside = posixpath.normpath(posixpath.join(posixpath.dirname(relative), target))
+    parts = target.split("/")
+    climbs = next((place for place, part in enumerate(parts) if part != ".."), len(parts))
+    plain = all(part not in ("", ".", "..") for part in parts[climbs:]) or target == "."
+    if posixpath.isabs(target) or inside.split("/")[0] == ".." or not plain or not path.resolve().is_relative_to(root.resolve()):
+        raise PublishError(
+            f"The symbolic link {relative} leads to {target!r}, out of the project or in a roundabout way.",
+            hint=f"Copy what it names, or list the link in {IGNORE_FILE}.",
+        )
+    return target
