@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from helmr import AgentContext, InitContext, Turn, agent, image, json_part, plain_schema, source, template, text
+
 from review import checks, git, report, workspace
 
 CARRIED = Path("/opt/reviewer/repo")
@@ -30,7 +31,7 @@ async def reviewer(turn: Turn, ctx: AgentContext[workspace.Workspace]) -> report
     except git.GitFailed as problem:
         await turn.respond(f"I can't review {asked!r}: {problem}")
         return report.Review(range=asked, verdict="unreadable", problem=str(problem))
-    await turn.output.write(f"{change.range}: {len(change.commits)} commits, {len(change.files)} files\n")
+    await turn.output.write(f"Reviewing {change.range}\n")
     for commit in change.commits:
         await turn.output.write(f"  {commit.short} {commit.subject}\n")
 
@@ -42,7 +43,7 @@ async def reviewer(turn: Turn, ctx: AgentContext[workspace.Workspace]) -> report
         for file in checks.test_files(tree, change):
             run = await checks.run_tests(tree, file)
             runs.append(run)
-            await turn.output.write(f"{file}: {'passed' if run.passed else 'FAILED'} in {run.seconds:.1f} s\n")
+            await turn.output.write(f"{file}: {run.outcome.replace('_', ' ')} in {run.seconds:.1f} s\n")
 
     review = report.summarize(change, findings, runs)
     await turn.respond([text(report.as_text(review)), json_part(report.as_json(review))])

@@ -1,14 +1,14 @@
 """The linter and the tests of what changed."""
 
 import ast
-import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path, PurePosixPath
 
 from review.git import Change
 from review.process import run
-from review.report import Finding, TestRun
+from review.report import Finding, Outcome, TestRun
 
 TEST_SECONDS = 120.0
 TEST_FILES = 20
@@ -19,9 +19,10 @@ async def lint(tree: Path, change: Change) -> list[Finding]:
     files = [file for file in change.files if file.endswith(".py") and (tree / file).is_file()]
     if not files:
         return []
-    if importlib.util.find_spec("ruff") is None:
+    ruff = shutil.which("ruff")
+    if ruff is None:
         return [finding for file in files if (finding := _parse(tree, file)) is not None]
-    argv = [sys.executable, "-m", "ruff", "check", "--no-cache", "--exit-zero", "--output-format", "json", "--", *files]
+    argv = [ruff, "check", "--no-cache", "--exit-zero", "--output-format", "json", "--", *files]
     done = await run(argv, tree, merge=False)
     found = [_finding(tree, item) for item in json.loads(done.output or "[]")]
     return [finding for finding in found if finding.code == "syntax" or finding.line in change.lines.get(finding.file, ())]
@@ -37,17 +38,18 @@ def test_files(tree: Path, change: Change) -> list[str]:
 
 async def run_tests(tree: Path, file: str) -> TestRun:
     """Run one test file with pytest where it is installed, else unittest; sources in the root or in `src` are found."""
-    if importlib.util.find_spec("pytest") is not None:
-        argv = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--", file]
-    else:
-        argv = [sys.executable, "-m", "unittest", "-q", file]
+    pytest = shutil.which("pytest")
+    argv = [pytest, "-q", "--no-header", "-p", "no:cacheprovider", "--", file] if pytest else [sys.executable, "-m", "unittest", file]
     path = ":".join(str(folder) for folder in (tree, tree / "src") if folder.is_dir())
-    inherited = [entry for entry in sys.path if entry and "packages" in entry]
     try:
-        done = await run(argv, tree, seconds=TEST_SECONDS, env={"PYTHONPATH": ":".join([path, *inherited]), "PYTHONDONTWRITEBYTECODE": "1"})
+        done = await run(argv, tree, seconds=TEST_SECONDS, env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
     except TimeoutError:
-        return TestRun(file=file, passed=False, seconds=TEST_SECONDS, tail="took too long")
-    return TestRun(file=file, passed=done.code == 0, seconds=round(done.seconds, 2), tail=done.output[-1500:])
+        return TestRun(file=file, outcome="failed", seconds=TEST_SECONDS, tail=f"It took longer than {TEST_SECONDS:g} seconds.")
+    return TestRun(file=file, outcome=_OUTCOMES.get(done.code, "not_run"), seconds=round(done.seconds, 2), tail=done.output[-1500:])
+
+
+_OUTCOMES: dict[int, Outcome] = {0: "passed", 1: "failed"}
+"""pytest's codes: above 1 the file could not be collected, a library that it needs is missing, say."""
 
 
 def _finding(tree: Path, item: dict[str, object]) -> Finding:

@@ -1,6 +1,8 @@
 """Reading a repository: the commits and files of a range, and a checkout of its end."""
 
+import asyncio
 import re
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -55,7 +57,8 @@ async def read_change(repository: Path, asked: str) -> Change:
         raise GitFailed("name a range of revisions, such as HEAD~3..HEAD")
     head = await _commit(repository, (last.lstrip(".") or "HEAD") if dots else first)
     base = await _commit(repository, first or "HEAD") if dots else await _parent(repository, head)
-    log = await git(repository, "log", "--no-decorate", "--format=%h%x09%s", f"{base}..{head}") if base != _EMPTY else ""
+    span = ["-n", "1", head] if base == _EMPTY else [f"{base}..{head}"]
+    log = await git(repository, "log", "--no-decorate", "--format=%h%x09%s", *span)
     commits = tuple(Commit(*line.split("\t", 1)) for line in log.splitlines() if "\t" in line)
     names = await git(repository, "diff", "--name-only", "--diff-filter=d", "-z", base, head)
     files = tuple(name for name in names.split("\0") if name)
@@ -71,7 +74,8 @@ async def checked_out(repository: Path, revision: str) -> AsyncIterator[Path]:
         await git(repository, "worktree", "add", "--detach", "--force", str(folder), revision)
         yield folder
     finally:
-        await git(repository, "worktree", "remove", "--force", str(folder))
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await git(repository, "worktree", "prune")
 
 
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from review.git import Change
 
+Outcome = Literal["passed", "failed", "not_run"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -17,7 +19,7 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRun:
     file: str
-    passed: bool
+    outcome: Outcome
     seconds: float
     tail: str = ""
 
@@ -37,7 +39,7 @@ class Review:
 
 def summarize(change: Change, findings: list[Finding], tests: list[TestRun]) -> Review:
     """The review of a change: failing tests weigh more than findings."""
-    failing = any(not run.passed for run in tests)
+    failing = any(run.outcome == "failed" for run in tests)
     return Review(
         range=change.range,
         verdict="failing" if failing else "findings" if findings else "clean",
@@ -50,14 +52,15 @@ def summarize(change: Change, findings: list[Finding], tests: list[TestRun]) -> 
 
 def as_text(review: Review) -> str:
     """The review in words."""
-    lines = [f"Review of {review.range}: {review.verdict}.", f"{review.commits} commits change {len(review.files)} files."]
+    lines = [f"Review of {review.range}: {review.verdict}.", f"{_count(review.commits, 'commit')}, {_count(len(review.files), 'file')}."]
     if review.findings:
-        lines.append(f"{len(review.findings)} findings on changed lines:")
+        lines.append(f"{_count(len(review.findings), 'finding')} on changed lines:")
         lines += [f"  {item.file}:{item.line}: {item.code} {item.message}" for item in review.findings[:20]]
     if review.tests:
-        failed = [run for run in review.tests if not run.passed]
-        lines.append(f"{len(review.tests)} test files ran, {len(failed)} failed.")
-        lines += [f"  {run.file}:\n{_indented(run.tail)}" for run in failed[:3]]
+        counts = {outcome: sum(run.outcome == outcome for run in review.tests) for outcome in ("passed", "failed", "not_run")}
+        lines.append(f"Test files: {counts['passed']} passed, {counts['failed']} failed, {counts['not_run']} could not be run.")
+        unhappy = [run for run in review.tests if run.outcome != "passed"]
+        lines += [f"  {run.file} ({run.outcome}):\n{_indented(run.tail)}" for run in unhappy[:3]]
     else:
         lines.append("No test file belongs to this change.")
     return "\n".join(lines) + "\n"
@@ -66,8 +69,12 @@ def as_text(review: Review) -> str:
 def as_json(review: Review) -> dict[str, Any]:
     """The review for programs, without the long tails of passing tests."""
     value = asdict(review)
-    value["tests"] = [{**asdict(run), "tail": "" if run.passed else run.tail} for run in review.tests]
+    value["tests"] = [{**asdict(run), "tail": "" if run.outcome == "passed" else run.tail} for run in review.tests]
     return value
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _indented(text: str) -> str:

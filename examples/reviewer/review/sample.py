@@ -16,22 +16,38 @@ _AUTHOR = (
     "init.defaultBranch=main",
 )
 
+_PRICE = '''def total(prices):
+    """The sum of all prices."""
+    return sum(prices)
+'''
+
+_DISCOUNT = """
+
+def discounted(prices, percent):
+    return total(prices) * (100 - percent) / 100
+"""
+
+_TEST = """from shop.price import total
+
+
+def test_total_adds_up():
+    assert total([1, 2]) == 3
+"""
+
+_DISCOUNT_TEST = """
+
+def test_half_price():
+    assert price.discounted([10], 50) == 5
+"""
+
 _STEPS = (
-    (
-        "Add a price calculator",
-        {"shop/price.py": 'def total(prices):\n    """The sum of all prices."""\n    return sum(prices)\n', "shop/__init__.py": ""},
-    ),
-    (
-        "Test the calculator",
-        {"tests/test_price.py": "from shop.price import total\n\n\ndef test_total_adds_up():\n    assert total([1, 2]) == 3\n"},
-    ),
+    ("Add a price calculator", {"shop/__init__.py": "", "shop/price.py": _PRICE}),
+    ("Test the calculator", {"tests/test_price.py": _TEST}),
     (
         "Give a discount",
         {
-            "shop/price.py": 'import os\n\n\ndef total(prices):\n    """The sum of all prices."""\n    return sum(prices)\n\n\n'
-            "def discounted(prices, percent):\n    return total(prices) * (100 - percent) / 100\n",
-            "tests/test_price.py": "from shop.price import discounted, total\n\n\ndef test_total_adds_up():\n    assert total([1, 2]) == 3\n\n\n"
-            "def test_half_price():\n    assert discounted([10], 50) == 5\n",
+            "shop/price.py": "import os\n\n\n" + _PRICE + _DISCOUNT,
+            "tests/test_price.py": "from shop import price\n" + _TEST + _DISCOUNT_TEST,
         },
     ),
 )
