@@ -24,8 +24,8 @@ FROM_WORKER: Final = {
     "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining)",
     "computer.state": "`computer`, `fence`, `state` (running, failed, gone), `error`? {code, message}, with gone a `reason` (exited, "
     "stopped, destroyed): after a computer.start, stop or destroy, when an attach failed, or when it changes by itself",
-    "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, on "
-    "the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
+    "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, "
+    "on the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
     "session.started": "`computer`, `channel`, `pid`",
     "session.exited": "`computer`, `channel`, `code`?, `signal`?, `cause` (exited, killed, out_of_memory, failed), `message`?, "
     "`error`? {code, message} with failed, `limit`?, `peak`?, `ended`, `seconds`: its processes are gone; repeated after an attach until "
@@ -72,7 +72,7 @@ class Link(Protocol):
         ...
 
     def close(self, reason: str = "") -> None:
-        """End the link after what was sent. `on_closed` is called once at each end, and no message comes after it."""
+        """End the link after what was sent. The other end's `on_closed` is called, once; this end hears nothing more."""
         ...
 
     @property

@@ -54,7 +54,6 @@ class LocalLink:
         self._open = False
         self._inbox.clear()
         self._inbox_bytes = 0
-        self._loop.call_soon(self._tell_closed)
         peer._peer_closed = True
         peer._schedule()
 
@@ -103,11 +102,7 @@ class LocalLink:
             self._schedule()
         elif self._peer_closed and self._open:
             self._open = False
-            self._tell_closed()
-
-    def _tell_closed(self) -> None:
-        if self._end is not None:
-            self._end.on_closed()
+            end.on_closed()
 
 
 def local_pair(loop: asyncio.AbstractEventLoop) -> tuple[LocalLink, LocalLink]:

@@ -33,7 +33,7 @@ class WebSocketLinks:
         self._session = session
         self._url = link_url(url)
         self._headers = {"Authorization": f"Bearer {credential}"}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._links: dict[asyncio.Task[None], WebSocketLink] = {}
 
     async def connect(self, end: WorkerEnd) -> Link:
         """A new link whose messages go to `end`. Raises `LinkUnavailable`, with `refused` set when the credential was not taken."""
@@ -54,19 +54,19 @@ class WebSocketLinks:
             raise LinkUnavailable(f"No control plane answers at {self._url}: {error or type(error).__name__}.") from error
         link = WebSocketLink(socket, end)
         task = asyncio.create_task(link.run(), name="worker-link")
-        self._tasks.add(task)
+        self._links[task] = link
         task.add_done_callback(self._ended)
         return link
 
     async def stop(self) -> None:
-        """End the links that are left. Idempotent."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Close the links that are left and wait for their ends, which each link bounds itself. Idempotent."""
+        for link in self._links.values():
+            link.close("the worker stops")
+        if self._links:
+            await asyncio.wait(tuple(self._links))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._links.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("link.failed", exc_info=error)
 
@@ -81,7 +81,7 @@ class WebSocketLink:
         self._queued = 0
         self._wake = asyncio.Event()
         self._open = True
-        self._reason = ""
+        self._reason: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def send(self, message: bytes) -> None:
@@ -107,7 +107,7 @@ class WebSocketLink:
         return self._queued
 
     async def run(self) -> None:
-        """Read and write until either end closes; then tell `on_closed`."""
+        """Read and write until either end closes; then tell `on_closed`, unless it was this end that closed."""
         try:
             async with asyncio.TaskGroup() as group:
                 reader = group.create_task(self._read())
@@ -121,12 +121,13 @@ class WebSocketLink:
             if self._deadline is not None:
                 self._deadline.cancel()
             self._open = False
-            self._end.on_closed()
+            if self._reason is None:
+                self._end.on_closed()
             await self._hang_up()
 
     async def _hang_up(self) -> None:
         """Close the socket, in bounded time also for a peer that answers nothing."""
-        reason = self._reason.encode()[:120]
+        reason = (self._reason or "").encode()[:120]
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._socket.close(message=reason)
