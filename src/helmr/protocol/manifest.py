@@ -18,8 +18,9 @@ ImageBase = Literal["host", "reference"]
 class ImageStep:
     """One step of a recipe; `kind` says which members count.
 
-    run: argv, network (hosts that the step may reach beyond the operator's registries). copy: dest, blob (digest of a tar of what is
-    copied), source (the path shown). env: env. workdir: dest. user: user. copy_from: dest, source, image.
+    run: argv, network (hosts that the step may reach beyond the operator's registries). copy: dest (a folder), blob (digest
+    of the listing of what lies in it afterwards), source (the path shown). env: env. workdir: dest. user: user. copy_from: dest,
+    source, image. pip_install: requirements, network.
     """
 
     kind: Literal["run", "copy", "copy_from", "env", "workdir", "user", "pip_install"]

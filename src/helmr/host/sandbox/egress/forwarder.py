@@ -6,6 +6,7 @@ Use: `python -I -c TEXT SOCKET PORT PROGRAM ARGUMENT...`; the exit status is the
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ PROXY_ENVIRONMENT = {
                          ("NO_PROXY", "localhost,127.0.0.1,::1"))
     for name in (upper, upper.lower())
 }  # fmt: skip
-"""What programs inside need in their environment, in both spellings [C4]."""
+"""What programs inside need in their environment, in both spellings [C4]; the forwarder gives it to its program."""
 
 
 def forwarded(argv: Sequence[str], *, proxy: str, python: str = "/opt/helmr/python/bin/python3") -> list[str]:
@@ -33,7 +34,7 @@ def main(proxy: str, port: int, argv: Sequence[str]) -> int:
     """Run `argv` while connections to 127.0.0.1:`port` reach `proxy`. 127 and a line on stderr when the program can't start."""
     listener = socket.create_server(("127.0.0.1", port), backlog=128)
     try:
-        child = subprocess.Popen(argv)
+        child = subprocess.Popen(argv, env={**os.environ, **PROXY_ENVIRONMENT})
     except OSError as error:
         print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
         return 126 if isinstance(error, PermissionError) else 127
