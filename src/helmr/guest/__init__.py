@@ -1,0 +1,1 @@
+"""What runs inside a Computer: supervisor, zygotes, Session processes. Standard library only."""

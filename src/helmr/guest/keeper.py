@@ -1,0 +1,77 @@
+"""The keeper of a scope: a small process above a Session process. SPEC [C3].
+
+It is what pid 1 is in a container: it joins the scope's cgroup, starts the Session process, adopts and reaps its orphans, and once the
+Session process has ended it ends everything else of the scope before it says so. It runs no code of users. The Session process itself
+can't do that: reaping foreign children there would take exit statuses from the Agent's own code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from typing import NoReturn
+
+from helmr.guest.enter import enter_session
+from helmr.guest.kernel import become_subreaper, set_process_name
+from helmr.guest.launch import LaunchFailed, join_scope, read_launch
+from helmr.guest.processes import descendants, kill
+
+_POLL_SECONDS = 0.02
+
+
+def keep_scope(report: socket.socket, channel: int, connection: socket.socket, stdout: int, stderr: int) -> NoReturn:
+    """Never returns: this process ends with its scope. `report` takes what the supervisor must know, one message each."""
+    os.setsid()
+    set_process_name("helmr-keeper")
+    become_subreaper()
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        launch = read_launch(connection)
+        join_scope(launch)
+        session = os.fork()
+    except (LaunchFailed, OSError) as error:
+        _say(report, {"failed": channel, "message": str(error)})
+        os._exit(1)
+    if session == 0:
+        report.close()
+        enter_session(launch, connection, stdout, stderr)
+    connection.close()
+    os.close(stdout)
+    os.close(stderr)
+    _say(report, {"started": channel, "pid": session})
+    status, ended = _keep(session)
+    signalled = os.WIFSIGNALED(status)
+    how = {"signal": os.WTERMSIG(status)} if signalled else {"code": os.WEXITSTATUS(status)}
+    _say(report, {"exited": channel, "ended": ended, **how})
+    os._exit(0)
+
+
+def _keep(session: int) -> tuple[int, int]:
+    """Reap until the Session process has ended, then end the rest. Returns its wait status, and how many others were ended."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == session:
+            return status, _end_rest()
+
+
+def _end_rest() -> int:
+    ended = 0
+    while True:
+        ended += kill(descendants(os.getpid()))
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return ended
+        signal.sigtimedwait({signal.SIGCHLD}, _POLL_SECONDS)
+
+
+def _say(report: socket.socket, message: dict[str, object]) -> None:
+    try:
+        report.send(json.dumps(message).encode())
+    except OSError:
+        os._exit(1)  # The supervisor is gone, and with it the Computer.

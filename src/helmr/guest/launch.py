@@ -1,0 +1,75 @@
+"""What a new Session process must know before it can open its channel: one frame, ahead of all others.
+
+It travels through the channel, since an environment may be larger than a message to the zygote can be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from helmr.protocol.frames import HEADER
+
+JOIN_SECONDS: Final = 10.0
+
+
+class LaunchFailed(Exception):
+    """The Session process could not be set up; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start one Session process. `scope` marks its processes, `host` is the socket of hostd (or empty)."""
+
+    channel: int
+    scope: str
+    path: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    user: str | None
+    host: str
+
+    def encode(self) -> bytes:
+        payload = json.dumps(asdict(self)).encode()
+        return HEADER.pack(len(payload), 0, 0) + payload
+
+
+def read_launch(connection: socket.socket) -> Launch:
+    """Read the launch frame from the channel, blocking. Raises `LaunchFailed` when the supervisor has closed it."""
+    length, _, _ = HEADER.unpack(_exactly(connection, HEADER.size))
+    members: dict[str, Any] = json.loads(_exactly(connection, length))
+    members["path"] = tuple(members["path"])
+    return Launch(**members)
+
+
+def join_scope(launch: Launch) -> None:
+    """Have hostd move this process into the cgroup of its scope, before any code of users runs. Raises `LaunchFailed`.
+
+    Without a socket of hostd there is no cgroup to join, and nothing to do.
+    """
+    if not launch.host or not os.path.exists(launch.host):
+        return
+    try:
+        with socket.socket(socket.AF_UNIX) as host:
+            host.settimeout(JOIN_SECONDS)
+            host.connect(launch.host)
+            host.sendall(json.dumps({"hello": "scope", "channel": launch.channel}).encode() + b"\n")
+            answer = host.recv(16)
+    except OSError as error:
+        raise LaunchFailed(f"The host did not take the scope: {error}.") from error
+    if answer != b"ok\n":
+        raise LaunchFailed("The host refused the scope.")
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise LaunchFailed("The supervisor closed the channel before the process had started.")
+        data += more
+    return bytes(data)

@@ -1,0 +1,237 @@
+"""A Session process's end of its channel: numbered frames out, acknowledgements and frames in. SPEC [E5], DESIGN 7.
+
+What is posted in one pass of the event loop leaves in one write. Frames leave in the order of their ops; outputs wait while
+`OUTPUT_WINDOW` of them are unacknowledged, and what is posted behind them waits too. The supervisor keeps each frame until it is
+stored, so nothing here is kept for sending again.
+
+Between a process and its supervisor the header's channel carries flags instead: `WANT` asks to be told when the op is acknowledged.
+A frame without payload and with `WANT` asks that alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from helmr.protocol.frames import HEADER, FrameReader
+from helmr.protocol.limits import OUTPUT_WINDOW
+
+WANT: Final = 1
+"""Flag of a frame to the supervisor: tell the acknowledgement of this op at once."""
+
+ASK_EVERY: Final = OUTPUT_WINDOW // 2
+"""Every so many outputs ask for an acknowledgement, so that a full window never waits for a delayed one."""
+
+_READ: Final = 256 * 1024
+_ASKING: Final = b',"r":1}'
+_PLAIN: Final = b"}"
+
+
+class Posted:
+    """One numbered frame on its way: `stored` is called once it is acknowledged.
+
+    An output that wants its receipt (`located`) is told its event's sequence; all else is told None.
+    """
+
+    __slots__ = ("ask", "body", "located", "op", "output", "stored")
+
+    def __init__(
+        self, op: int, body: bytes, *, ask: bool, output: bool, located: bool, stored: Callable[[int | None], None] | None
+    ) -> None:
+        self.op, self.body, self.ask, self.output, self.located, self.stored = op, body, ask, output, located, stored
+
+
+class Channel:
+    """Owned by the Session process; used in its event loop only.
+
+    `on_frame(kind, frame)` gets each frame from the host in order, `on_closed` the end of the channel: the supervisor is gone.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        on_frame: Callable[[str, dict[str, Any]], None],
+        on_unlocated: Callable[[], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._socket = connection
+        self._loop = asyncio.get_running_loop()
+        self._on_frame, self._on_unlocated, self._on_closed = on_frame, on_unlocated, on_closed
+        self._reader = FrameReader()
+        self._next_op = 1
+        self._acknowledged = 0
+        self._under_way: deque[Posted] = deque()
+        self._waiting: deque[Posted] = deque()
+        self._outputs = 0
+        self._unasked = 0
+        self.unlocated: dict[int, Posted] = {}
+        """Outputs that are stored, and whose sequence a lost connection took."""
+        self._ready: list[bytes] = []
+        self._unsent = b""
+        self._scheduled = False
+        self._idle: asyncio.Event | None = None
+
+    def start(self) -> None:
+        """Begin to read. Frames that have arrived already are delivered in the loop's next pass."""
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket.fileno(), self._readable)
+
+    def close(self) -> None:
+        """Stop reading and writing. Idempotent."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+
+    def post(
+        self,
+        body: bytes,
+        *,
+        ask: bool = False,
+        output: bool = False,
+        located: bool = False,
+        stored: Callable[[int | None], None] | None = None,
+    ) -> Posted:
+        """Number a frame and send it in this pass of the loop, or when the window lets it.
+
+        `body` is a JSON object without its closing brace. `ask` has the host acknowledge it at once.
+        """
+        posted = Posted(self._next_op, body, ask=ask, output=output, located=located, stored=stored)
+        self._next_op += 1
+        if self._waiting or (output and self._outputs >= OUTPUT_WINDOW):
+            self._waiting.append(posted)
+        else:
+            self._send(posted)
+        return posted
+
+    def say(self, payload: bytes) -> None:
+        """Send a frame that may be lost."""
+        self._emit(HEADER.pack(len(payload), 0, 0) + payload)
+
+    def want(self, op: int) -> None:
+        """Have the supervisor tell the acknowledgement of `op` at once; it left without asking."""
+        if op > self._acknowledged:
+            self._emit(HEADER.pack(0, WANT, op))
+
+    async def flushed(self) -> None:
+        """Return when all that was posted has left this process. Raises nothing; a closed channel counts as flushed."""
+        while self._waiting or self._ready or self._unsent:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+
+    # --- out --------------------------------------------------------------------------------------------------------------
+
+    def _send(self, posted: Posted) -> None:
+        ask = posted.ask
+        if posted.output:
+            self._outputs += 1
+            self._unasked = 0 if ask else self._unasked + 1
+            if self._unasked >= ASK_EVERY:
+                ask, self._unasked = True, 0
+        tail = _ASKING if ask else _PLAIN
+        self._under_way.append(posted)
+        self._emit(HEADER.pack(len(posted.body) + len(tail), WANT if ask else 0, posted.op) + posted.body + tail)
+        posted.body = b""
+
+    def _emit(self, frame: bytes) -> None:
+        self._ready.append(frame)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._unsent:
+            return
+        data = self._ready[0] if len(self._ready) == 1 else b"".join(self._ready)
+        self._ready.clear()
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self._socket.fileno() < 0:
+            return
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._ended()
+            return
+        was_blocked, self._unsent = bool(self._unsent), data[sent:]
+        if self._unsent and not was_blocked:
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+        elif was_blocked and not self._unsent:
+            self._loop.remove_writer(self._socket.fileno())
+        if not (self._waiting or self._ready or self._unsent):
+            self._tell_idle()
+
+    def _writable(self) -> None:
+        data = self._unsent + b"".join(self._ready)
+        self._ready.clear()
+        self._write(data)
+
+    def _tell_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
+
+    # --- in ---------------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_READ)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._ended()
+            return
+        for _, op, payload in self._reader.feed(data):
+            if not payload:
+                self._acknowledge(op, {})
+                continue
+            frame = json.loads(payload)
+            if frame["t"] == "stored":
+                self._acknowledge(op, dict(frame["ops"]))
+            else:
+                self._acknowledge(op, {})
+                self._on_frame(frame["t"], frame)
+
+    def _ended(self) -> None:
+        self.close()
+        self._waiting.clear()
+        self._ready.clear()
+        self._unsent = b""
+        self._tell_idle()
+        self._on_closed()
+
+    def _acknowledge(self, op: int, sequences: dict[int, int]) -> None:
+        for number, sequence in sequences.items():
+            missing = self.unlocated.pop(number, None)
+            if missing is not None and missing.stored is not None:
+                missing.stored(sequence)
+        if op > self._acknowledged:
+            self._acknowledged = op
+        under_way = self._under_way
+        while under_way and under_way[0].op <= op:
+            posted = under_way.popleft()
+            if posted.output:
+                self._outputs -= 1
+            if posted.stored is None:
+                continue
+            if not posted.located:
+                posted.stored(None)
+            elif (sequence := sequences.get(posted.op)) is not None:
+                posted.stored(sequence)
+            else:
+                self.unlocated[posted.op] = posted
+        while self._waiting and not (self._waiting[0].output and self._outputs >= OUTPUT_WINDOW):
+            self._send(self._waiting.popleft())
+        if self.unlocated:
+            self._on_unlocated()

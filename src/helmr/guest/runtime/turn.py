@@ -1,0 +1,388 @@
+"""One Turn in its Session process, from `turn.start` to `turn.settled`. SPEC [S7], [S9]-[S13].
+
+processing --handler returned--> settling --messages finished, result valid--> closed (completed, or failed)
+    |                               |
+    +------- stop mark -------------+--> stopping --handler, messages and callbacks ended--> closed (failed, or stopped)
+                                                  --a callback raised, or time ran out-----> closed (undrained)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
+
+from helmr.guest.runtime.channel import Channel
+from helmr.guest.runtime.mailbox import TURN_CLOSED, Mailbox
+from helmr.guest.runtime.operations import Group, Operation, current_group
+from helmr.guest.runtime.output import Budget, LiveOutput
+from helmr.guest.runtime.questions import Questions
+from helmr.guest.runtime.source import input_source
+from helmr.guest.runtime.stopping import Cancellation, Stop, describe, sayable
+from helmr.guest.runtime.threads import ThreadBridge, in_thread
+from helmr.protocol import jsontext
+from helmr.protocol.content import HumanContent, normalize
+from helmr.protocol.errors import (
+    AuthoringError,
+    HelmrError,
+    MessageHandlerRegistered,
+    ResponseAlreadyStaged,
+    SchemaError,
+    TurnCancelled,
+    TurnSettling,
+)
+from helmr.protocol.limits import CLEANUP_SECONDS, RESPONSE_BYTES, RESULT_BYTES
+from helmr.protocol.states import AbortReason
+from helmr.sdk.schema import Schema, encoded, validated
+from helmr.sdk.signal import AbortSignal
+from helmr.sdk.turn import AskAnswer, CancelHandler, MessageHandler, Output, SyncTurn, Turn
+
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+STOPPED: Final = "stopped"
+
+
+class Handler(Protocol):
+    """What a Turn needs of its Agent's definition."""
+
+    @property
+    def turn(self) -> Callable[..., Any]: ...
+    @property
+    def is_async(self) -> bool: ...
+    @property
+    def input_schema(self) -> Schema[Any] | None: ...
+    @property
+    def result_schema(self) -> Schema[Any] | None: ...
+
+
+class InputInvalid(AuthoringError):
+    """The input does not fit the Agent's input schema; the handler was not called [S9]."""
+
+    code = "input_invalid"
+
+
+class ResultInvalid(AuthoringError):
+    """What the handler returned does not fit the result schema, or is no finite JSON [S10]."""
+
+    code = "result_invalid"
+
+
+class ResultTooLarge(AuthoringError):
+    """The result is larger than 256 KiB [S10]."""
+
+    code = "result_too_large"
+
+
+class TurnRun:
+    """Runs one Turn. `on_closed(undrained)` is called once, when its last frame is posted."""
+
+    def __init__(
+        self,
+        frame: Mapping[str, Any],
+        *,
+        handler: Handler,
+        context: object,
+        root: bool,
+        channel: Channel,
+        on_closed: Callable[[bool], None],
+    ) -> None:
+        facts = frame["turn"]
+        self.id: str = facts["id"]
+        self.loop = asyncio.get_running_loop()
+        self.closed = False
+        self._facts: Mapping[str, Any] = facts
+        self._raw: Any = frame.get("input")
+        self._definition, self._context, self._channel, self._on_closed = handler, context, channel, on_closed
+        self._budget = Budget()
+        self._group = Group()
+        self._unjoined: list[Operation[Any]] = []
+        self._owned: set[asyncio.Task[None]] = set()
+        self._finishing: asyncio.Task[bytes] | None = None
+        self._returned = False
+        self._result: Any = None
+        self._response: bytes | None = None
+        self.cancellation = Cancellation(self.loop, self._proceed, self._undrained)
+        self.mailbox = Mailbox(channel, self.loop, self._message_failed, self._proceed)
+        self.questions = Questions(channel, self.loop, self.id, self._budget, root=root)
+        self.output = LiveOutput(self, channel, self._budget)
+        self._task = self.loop.create_task(self._handle(), name=f"turn {self.id}")
+        self._task.add_done_callback(self._handled)
+
+    # --- what the session process does to it ------------------------------------------------------------------------------
+
+    def stop(self, reason: AbortReason, seconds: float) -> None:
+        """Obey a stop mark of the host: abort, cancel, run the callbacks, all within `seconds`. The first stop stands [S11]."""
+        self._begin_stop(Stop(reason=reason), seconds)
+
+    def operation(self, name: str) -> Operation[Any]:
+        """A new operation, counted with those of the function that starts it."""
+        operation: Operation[Any] = Operation(name, self.loop)
+        current_group.get(self._group).add(operation)
+        return operation
+
+    def own(self, operation: Operation[None], work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` for an operation until the Turn closes; cancelling who awaits it ends it."""
+        task = self.loop.create_task(work, name=operation.name)
+        self._owned.add(task)
+        operation.withdraw = task.cancel
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._owned.discard(task)
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error is None:
+                operation.succeed(None)
+            else:
+                operation.fail(error)
+
+        task.add_done_callback(ended)
+
+    # --- what the handler does --------------------------------------------------------------------------------------------
+
+    def respond(self, value: HumanContent) -> Awaitable[None]:
+        operation = self.operation("respond")
+        try:
+            self._still_processing()
+            if self._response is not None:
+                raise ResponseAlreadyStaged
+            _, self._response = normalize(value, RESPONSE_BYTES)
+        except HelmrError as error:
+            operation.fail(error)
+        else:
+            operation.succeed(None)
+        return operation
+
+    def on_message(self, handler: MessageHandler) -> Awaitable[None]:
+        operation = self.operation("on_message")
+        try:
+            self._still_processing()
+            if self.mailbox.registered:
+                raise MessageHandlerRegistered
+        except HelmrError as error:
+            operation.fail(error)
+            return operation
+        self.mailbox.register(handler)
+        self._channel.post(self._frame("messages.open"), ask=True, stored=lambda _: operation.succeed(None))
+        return operation
+
+    def ask(self, question: Mapping[str, Any], signal: AbortSignal | None) -> Awaitable[AskAnswer[Any]]:
+        operation = self.operation("ask")
+        try:
+            self._still_processing()
+            self.questions.ask(operation, question, signal)
+        except HelmrError as error:
+            operation.fail(error)
+        return operation
+
+    def _still_processing(self) -> None:
+        self.cancellation.signal.raise_if_aborted()
+        if self._returned:
+            raise TurnSettling
+
+    # --- the handler ------------------------------------------------------------------------------------------------------
+
+    async def _handle(self) -> Any:
+        current_group.set(self._group)
+        value = await self._validated_input()
+        facts = self._facts
+        turn = LiveTurn(
+            self,
+            id=self.id,
+            sequence=facts["sequence"],
+            created_at=facts["created_at"],
+            input=value,
+            source=input_source(facts.get("source")),
+        )
+        if self._definition.is_async:
+            return await self._definition.turn(turn, self._context)
+        bridge = ThreadBridge(self.loop, self.cancellation.signal)
+        return await in_thread(self._definition.turn, SyncTurn(turn, bridge), self._context)
+
+    async def _validated_input(self) -> Any:
+        schema = self._definition.input_schema
+        if schema is None:
+            return self._raw
+        try:
+            return await validated(schema, self._raw)
+        except SchemaError as error:
+            raise InputInvalid(error.detail) from error
+        except Exception as error:
+            raise InputInvalid(f"The input schema raised {describe(error)}") from error
+
+    def _handled(self, task: asyncio.Task[Any]) -> None:
+        self._returned = True
+        if not task.cancelled() and isinstance(task.exception(), (SystemExit, KeyboardInterrupt)):
+            return  # The process is ending by the Agent's wish; that is a lost process, not a settled Turn [S14].
+        if self.cancellation.stop is not None:
+            if not task.cancelled() and (late := task.exception()) is not None and not isinstance(late, TurnCancelled):
+                _report(f"Turn {self.id}: the handler raised while it was being stopped.", late)
+            self._proceed()
+            return
+        error = asyncio.CancelledError("The handler was cancelled, but not by a stop.") if task.cancelled() else task.exception()
+        if error is None:
+            self._result = task.result()
+            self._settle_operations()
+        elif isinstance(error, InputInvalid):
+            self._close(FAILED, error=_error(error.code, error.detail))
+        else:
+            _report(f"Turn {self.id}: the handler raised.", error)
+            self._fail("handler_failed", describe(error))
+
+    def _message_failed(self, error: BaseException) -> None:
+        _report(f"Turn {self.id}: the message handler raised.", error)
+        self._fail("message_handler_failed", describe(error))
+
+    # --- success: settle --------------------------------------------------------------------------------------------------
+
+    def _settle_operations(self) -> None:
+        if self.mailbox.registered:
+            self.mailbox.end(TURN_CLOSED)
+            self._channel.post(self._frame("messages.closed"))
+        self._unjoined = self._group.unjoined()
+        self._proceed()
+
+    def _refuse_unjoined(self) -> bool:
+        unjoined = self._unjoined + self.mailbox.group.unjoined()
+        if unjoined:
+            names = ", ".join(sorted({operation.name for operation in unjoined}))
+            self._close(FAILED, error=_error("unjoined_operations", f"Nobody awaited {len(unjoined)} operations to their end: {names}."))
+        return bool(unjoined)
+
+    async def _encode_result(self) -> bytes:
+        schema = self._definition.result_schema
+        try:
+            value = self._result if schema is None else await validated(schema, self._result)
+            data = jsontext.dumps(encoded(schema, value))
+        except HelmrError as error:
+            raise ResultInvalid(error.detail) from error
+        except Exception as error:
+            raise ResultInvalid(f"The result schema raised {describe(error)}") from error
+        if len(data) > RESULT_BYTES:
+            raise ResultTooLarge(f"The result is {len(data)} bytes; at most {RESULT_BYTES} are allowed.")
+        return data
+
+    def _finished(self, task: asyncio.Task[bytes]) -> None:
+        if self.cancellation.stop is not None:
+            self._proceed()
+        elif task.cancelled():
+            self._close(FAILED, error=_error(ResultInvalid.code, "The validation of the result was cancelled."))
+        elif isinstance(error := task.exception(), AuthoringError):
+            self._close(FAILED, error=_error(error.code, error.detail))
+        elif error is not None:
+            raise error
+        else:
+            self._close(COMPLETED, result=task.result())
+
+    # --- stop -------------------------------------------------------------------------------------------------------------
+
+    def _fail(self, cause: str, message: str) -> None:
+        if self.cancellation.stop is None and not self.closed:
+            error = _error(cause, message)
+            self._channel.post(self._frame("turn.stopping", cause=cause, error=error))
+            self._begin_stop(Stop(reason="failed", error=error), CLEANUP_SECONDS)
+
+    def _begin_stop(self, stop: Stop, seconds: float) -> None:
+        if self.cancellation.stop is not None or self.closed:
+            return
+        self._task.cancel()
+        if self._finishing is not None:
+            self._finishing.cancel()
+        self.cancellation.begin(stop, seconds)
+        self.questions.end(lambda: TurnCancelled(reason=stop.reason))
+        self.mailbox.cancel()
+        self._proceed()
+
+    def _undrained(self, detail: str) -> None:
+        if not self.closed:
+            self._end()
+            self._channel.post(self._frame("turn.undrained", detail=detail))
+            self._on_closed(True)
+
+    # --- both -------------------------------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """Take the next step towards the settlement, if what it waits for has ended."""
+        if self.closed or not self._task.done() or not self.mailbox.idle:
+            return
+        stop = self.cancellation.stop
+        if stop is not None:
+            if self.cancellation.idle and (self._finishing is None or self._finishing.done()):
+                self._close(STOPPED) if stop.error is None else self._close(FAILED, error=stop.error)
+        elif self._returned and self._finishing is None and not self._refuse_unjoined():
+            if self._definition.result_schema is None:
+                self._finish_plainly()
+            else:
+                self._finishing = self.loop.create_task(self._encode_result(), name=f"result of {self.id}")
+                self._finishing.add_done_callback(self._finished)
+
+    def _finish_plainly(self) -> None:
+        """Encode the result without a schema: nothing to wait for, so no task."""
+        work = self._encode_result()
+        try:
+            work.send(None)
+        except StopIteration as finished:
+            self._close(COMPLETED, result=finished.value)
+        except (ResultInvalid, ResultTooLarge) as error:
+            self._close(FAILED, error=_error(error.code, error.detail))
+        else:
+            raise AssertionError("encoding without a schema does not wait")
+
+    def _close(self, status: str, *, error: dict[str, str] | None = None, result: bytes | None = None) -> None:
+        self._end()
+        body = self._frame("turn.settled", status=status, **({} if error is None else {"error": error}))
+        if result is not None:
+            body += b',"result":' + result
+            if self._response is not None:
+                body += b',"response":' + self._response
+        self._channel.post(body)
+        self._on_closed(False)
+
+    def _end(self) -> None:
+        self.closed = True
+        self.cancellation.close()
+        self.mailbox.end(TURN_CLOSED)
+        self.questions.end(TurnSettling)
+        for task in tuple(self._owned):
+            task.cancel()
+
+    def _frame(self, kind: str, **members: Any) -> bytes:
+        return jsontext.dumps({"t": kind, "turn": self.id, **members})[:-1]
+
+
+class LiveTurn(Turn[Any]):
+    """The Turn that a handler holds."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: TurnRun, **facts: Any) -> None:
+        super().__init__(**facts)
+        self._run = run
+
+    @property
+    def signal(self) -> AbortSignal:
+        return self._run.cancellation.signal
+
+    @property
+    def output(self) -> Output:
+        return self._run.output
+
+    def on_cancel(self, handler: CancelHandler) -> None:
+        self._run.cancellation.register(handler)
+
+    def respond(self, value: HumanContent) -> Awaitable[None]:
+        return self._run.respond(value)
+
+    def on_message(self, handler: MessageHandler) -> Awaitable[None]:
+        return self._run.on_message(handler)
+
+    def ask(self, question: Mapping[str, Any], *, signal: AbortSignal | None = None) -> Awaitable[AskAnswer[Any]]:
+        return self._run.ask(question, signal)
+
+
+def _error(code: str, message: str) -> dict[str, str]:
+    return {"code": code, "message": sayable(message)}
+
+
+def _report(what: str, error: BaseException) -> None:
+    print(what, *traceback.format_exception(error), sep="\n", file=sys.stderr, end="", flush=True)
