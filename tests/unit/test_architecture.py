@@ -1,0 +1,32 @@
+"""The layers of docs/architecture.md hold: the import contracts, and that no module outgrows its noun (STYLE 1, 2)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src" / "helmr").rglob("*.py"))
+LONGEST = 400
+
+
+def test_import_contracts_are_kept() -> None:
+    lint = "from importlinter.cli import lint_imports; import sys; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run([sys.executable, "-c", lint], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_a_module_is_one_noun(path: Path) -> None:
+    declared_in_one_place = {"errors.py"}
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= LONGEST or path.name in declared_in_one_place, f"{lines} lines: look for the second noun"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_no_module_has_a_name_that_says_nothing(path: Path) -> None:
+    assert path.stem not in {"utils", "helpers", "manager", "common", "base", "misc"}
