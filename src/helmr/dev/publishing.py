@@ -55,7 +55,7 @@ class Publisher:
 
     async def watch(self) -> None:
         """Publish after each change of the sources, until cancelled. Changes that come together are one."""
-        async for changes in awatch(self._folder, watch_filter=SourceFilter(self._folder), debounce=300, step=50, raise_interrupt=False):
+        async for changes in awatch(self._folder, watch_filter=SourceFilter(self._folder), debounce=300, step=50):
             self._screen.note(f"changed: {_named(self._folder, sorted({path for _, path in changes}))}")
             await self.publish()
 
