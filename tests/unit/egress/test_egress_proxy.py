@@ -232,6 +232,16 @@ async def test_an_unreachable_origin_is_a_bad_gateway(tmp_path: Path) -> None:
     assert decisions[0].reason == "unreachable"
 
 
+async def test_the_socket_may_lie_deeper_than_a_socket_address_can_say(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 25) / ("deep" * 25)
+    folder.mkdir(parents=True)
+    config = ProxyConfig(socket=folder / "s", policy=EgressPolicy(), on_decision=lambda _: None)
+    async with EgressProxy(config):
+        (tmp_path / "short").symlink_to(folder)
+        assert (await talk(tmp_path / "short" / "s", b"CONNECT example.test:443 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
+    assert list(folder.iterdir()) == []
+
+
 async def test_stop_ends_open_tunnels(origin: Origin, tmp_path: Path) -> None:
     where = f"127.0.0.1:{origin.port}"
     async with proxy(tmp_path, where, exempt=[where]) as (path, _):

@@ -138,8 +138,8 @@ async def test_registries_are_allowed_wherever_they_resolve_and_named_hosts_only
     monkeypatch.setattr(module, "ProxyConfig", spy)
     build = BuildNetwork(environment={}, exemptions=[Exemption.parse("10.0.0.0/8:99")], settings=settings)
     async with (
-        build.open(["named.test"], lambda _: None, credentials=False) as plain,
-        build.open([], lambda _: None, credentials=True) as full,
+        build.open(tmp_path / "a", ["named.test"], print, credentials=False) as plain,
+        build.open(tmp_path / "b", [], print, credentials=True) as full,
     ):
         assert plain.environment == {"PIP_INDEX_URL": "plain"}
         assert full.environment == {"PIP_INDEX_URL": "full"}

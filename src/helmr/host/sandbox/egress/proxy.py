@@ -61,10 +61,8 @@ class EgressProxy:
     _open: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"], init=False)
 
     async def start(self) -> None:
-        path = self.config.socket
-        path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._accept, path, limit=HEAD_BYTES)
-        os.chmod(path, 0o666)  # ids inside are others than ours; the folder around it is the guard
+        listener = _listen(self.config.socket)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=HEAD_BYTES)
 
     async def stop(self) -> None:
         server, self._server = self._server, None
@@ -158,6 +156,22 @@ class EgressProxy:
     def _deny(self, request: ProxyRequest, reason: Reason, status: int, text: str, address: str | None = None) -> BadRequest:
         self.config.on_decision(Decision(host=request.host, port=request.port, allowed=False, reason=reason, address=address))
         return BadRequest(status, text)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A socket at `path`, however long that is: the address of a unix socket has room for 107 bytes, a folder's descriptor for any path."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        path.chmod(0o666)  # ids inside are others than ours; the folder around it is the guard
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    return listener
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: int, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -55,8 +54,10 @@ class BuildNetwork:
         self._settings = settings
 
     @asynccontextmanager
-    async def open(self, hosts: Sequence[str], log: Callable[[str], None], *, credentials: bool) -> AsyncGenerator[StepNetwork, None]:
-        """A proxy that lasts as long as the context. Denied attempts are told to `log`.
+    async def open(
+        self, folder: Path, hosts: Sequence[str], log: Callable[[str], None], *, credentials: bool
+    ) -> AsyncGenerator[StepNetwork, None]:
+        """A proxy with its socket in the new folder `folder`, as long as the context lasts. Denied attempts are told to `log`.
 
         With `credentials` the variables hold those of the registries. Raises `InvalidValue` for a malformed host.
         """
@@ -71,7 +72,7 @@ class BuildNetwork:
             if not decision.allowed:
                 log(f"{decision}{'; network([...]) of the recipe allows more hosts' if decision.reason == 'not_listed' else ''}")
 
-        folder = Path(tempfile.mkdtemp(prefix="helmr-egress-"))  # socket paths are short by law: not in the layer's own folder
+        os.mkdir(folder, 0o700)
         try:
             config = ProxyConfig(
                 socket=folder / "proxy.sock",

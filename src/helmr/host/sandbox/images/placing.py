@@ -34,12 +34,15 @@ def bring(cargo: str, dest: str) -> None:
     if not os.path.isdir(payload) and (dest.endswith("/") or os.path.isdir(dest)):
         with open(os.path.join(cargo, "name")) as file:
             dest = os.path.join(dest, file.read())
-    os.makedirs(os.path.dirname(dest.rstrip("/")) or "/", exist_ok=True)
-    put(payload, dest.rstrip("/") or "/", True)
+    folder, name = os.path.split(dest.rstrip("/"))
+    folder = os.path.realpath(folder or "/")
+    os.makedirs(folder, exist_ok=True)
+    put(payload, os.path.join(folder, name), True)
 
 
 def unpack(cargo: str, dest: str) -> None:
     """Put the content of the folder `cargo` into the folder `dest`, owned by root."""
+    dest = os.path.realpath(dest)
     os.makedirs(dest, exist_ok=True)
     put(cargo, dest, False)
 

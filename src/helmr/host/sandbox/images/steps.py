@@ -106,7 +106,7 @@ class StepBuilder:
             raise self._failure(f"could not run on this host: {error}") from error
 
     async def _online(self, below: Sequence[Path], files: Path, argv: Sequence[str], user: str, cwd: str, *, credentials: bool) -> None:
-        async with self.network.open(self.step.network, self.log, credentials=credentials) as network:
+        async with self.network.open(files.parent / "egress", self.step.network, self.log, credentials=credentials) as network:
             output = _Output(self.log, network)
             code = await self.runner.run(
                 below, files, argv, {**network.environment, **self.config.env}, cwd, user, network.socket, output, network.files
