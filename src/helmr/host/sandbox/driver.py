@@ -61,19 +61,20 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How pid 1 ended. Both None: it is gone, and nobody saw how."""
-
-    code: int | None = None
-    signal: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
     """A kill by the memory limit: bytes allowed, and the highest use seen."""
 
     limit: int
     peak: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How pid 1 ended. Both None: it is gone, and nobody saw how."""
+
+    code: int | None = None
+    signal: int | None = None
+    out_of_memory: OutOfMemory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,3 +61,12 @@ def descendants(pid: int) -> set[int]:
         grown = {child for child, parent in tree.items() if parent in grown} - found
         found |= grown
     return found
+
+
+def state_of(pid: int) -> str | None:
+    """The scheduler's letter for a process (`R`, `S`, `T`, `Z`, ...); None when it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text[text.rindex(")") + 2]

@@ -67,7 +67,7 @@ def _own_root(plan: LaunchPlan) -> list[str]:
 
 def _staged_root(plan: LaunchPlan, first_id: int) -> tuple[list[str], list[str]]:
     """Steps 2 and 3, and the entry into the user namespace. Returns bubblewrap's root argument and where each bind is staged."""
-    namespace = _user_namespace(first_id)
+    namespace = user_namespace(first_id)
     lowers = [_clone(path, namespace, mounts.ATTR_RDONLY) for path in plan.layers]
     home = os.path.dirname(plan.upper)
     if os.path.dirname(plan.work) != home:
@@ -100,7 +100,7 @@ def _staged_root(plan: LaunchPlan, first_id: int) -> tuple[list[str], list[str]]
     return ["--bind", f"{_STAGE}/root", "/"], sources
 
 
-def _user_namespace(first_id: int) -> int:
+def user_namespace(first_id: int) -> int:
     """A descriptor of a fresh user namespace mapping 0-65535 to `first_id` and up. Nothing runs in it yet."""
     ready_read, ready_write = os.pipe()
     done_read, done_write = os.pipe()

@@ -6,16 +6,17 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from helmr.host.sandbox.plan import LaunchPlan
 
 LAUNCH_SECONDS = 20.0
 
-_SOURCE = str(Path(__file__).resolve().parents[3])
+SOURCE: Final = str(Path(__file__).resolve().parents[3])
+"""The folder that holds our package, for processes of ours that start without site-packages."""
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from helmr.host.sandbox.launch import main; main()"
 
 
@@ -57,6 +58,24 @@ async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int) -> Launc
     return Launched(pid=pid, monitor=monitor)
 
 
+def spawn(
+    argv: Sequence[str], variables: Mapping[str, str], *, log: Path | int, stdin: Path = Path("/dev/null"), descriptor: int | None = None
+) -> int:
+    """Start a program in a session of its own, with `log` as its output and `descriptor` as its descriptor 3; its pid, to be reaped by us.
+
+    No fork of this process runs any Python, and nothing of it ends the program when this process ends. Raises `OSError`.
+    """
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, str(stdin), os.O_RDONLY, 0)]
+    if isinstance(log, int):
+        actions += [(os.POSIX_SPAWN_DUP2, log, 1)]
+    else:
+        actions += [(os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)]
+    actions += [(os.POSIX_SPAWN_DUP2, 1, 2)]
+    if descriptor is not None:
+        actions += [(os.POSIX_SPAWN_DUP2, descriptor, 3)]
+    return os.posix_spawn(argv[0], list(argv), dict(variables), file_actions=actions, setsid=True)
+
+
 async def reap(pid: int) -> int:
     """Wait for our child `pid`; its exit code, negative for a signal. -1000 when somebody else has reaped it."""
     await when_ended(pid)
@@ -80,14 +99,9 @@ async def when_ended(pid: int) -> None:
 
 
 def _spawn(plan_file: Path, information: int, log: Path | int) -> int:
-    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, str(plan_file), os.O_RDONLY, 0)]
-    if isinstance(log, int):
-        actions += [(os.POSIX_SPAWN_DUP2, log, 1)]
-    else:
-        actions += [(os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)]
-    actions += [(os.POSIX_SPAWN_DUP2, 1, 2), (os.POSIX_SPAWN_DUP2, information, 3)]
-    argv = [sys.executable, "-I", "-S", "-c", _MAIN, _SOURCE]
-    return os.posix_spawn(sys.executable, argv, {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}, file_actions=actions, setsid=True)
+    argv = (sys.executable, "-I", "-S", "-c", _MAIN, SOURCE)
+    variables = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+    return spawn(argv, variables, log=log, stdin=plan_file, descriptor=information)
 
 
 async def _read_all(descriptor: int, seconds: float) -> bytes:
@@ -104,8 +118,12 @@ async def _read_all(descriptor: int, seconds: float) -> bytes:
 
 async def _readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    finish: Callable[[], None] = lambda: ready.done() or ready.set_result(None)  # noqa: E731
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
     loop.add_reader(descriptor, finish)
     try:
         await ready
@@ -122,7 +140,7 @@ def _child_pid(said: bytes) -> int | None:
 
 def _tail(log: Path | int) -> str:
     if isinstance(log, int):
-        return "It said:"
+        return "It said:"  # by the pipe of the caller, who adds it
     if not log.exists():
         return "It left no log."
     text = log.read_bytes()[-2000:].decode("utf-8", "replace").strip()

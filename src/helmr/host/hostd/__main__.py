@@ -1,0 +1,57 @@
+"""`python -m helmr.host.hostd --state DIR [--driver bubblewrap|process]`: run the host daemon until SIGTERM; Computers go on after it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from helmr.host.hostd.cleaning import clean
+from helmr.host.hostd.daemon import Hostd, HostdConfig
+from helmr.protocol.errors import HelmrError
+
+EXIT_REFUSED = 1
+EXIT_HOST = 3
+"""The host can't run what was asked."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="hostd", description="The host daemon: owns the Computers of one state folder.")
+    parser.add_argument("--state", type=Path, required=True, help="state folder, made when missing; one hostd each")
+    parser.add_argument("--driver", choices=("bubblewrap", "process"), default="bubblewrap")
+    parser.add_argument("--worker-uid", type=int, default=None, help="the user whose worker may connect, beside hostd's own and root")
+    parser.add_argument("--clean", action="store_true", help="end every Computer of the state folder, remove it all, and exit")
+    given = parser.parse_args(arguments)
+    state: Path = given.state.absolute()
+    try:
+        if given.clean:
+            return asyncio.run(clean(state))
+        return asyncio.run(_serve(HostdConfig(state=state, driver=given.driver, worker_uid=given.worker_uid)))
+    except HelmrError as error:
+        print(f"hostd: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+async def _serve(config: HostdConfig) -> int:
+    hostd = Hostd(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, hostd.ended.set)
+    await hostd.start()
+    try:
+        needed = {"bubblewrap", "user namespaces"}
+        missing = [probe for probe in await hostd.probes() if probe.name in needed and not probe.works]
+        for probe in missing:
+            print(f"hostd: {probe.name}: {probe.detail}. {probe.remedy}", file=sys.stderr)
+        if missing:
+            return EXIT_HOST
+        await hostd.ended.wait()
+    finally:
+        await hostd.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Removing a state folder with all that it owns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from helmr.host.hostd.client import HostdClient
+from helmr.host.hostd.daemon import take_folder
+from helmr.host.hostd.records import load_all
+from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.process import ProcessDriver
+from helmr.host.sandbox.removal import remove_tree
+
+_STOP_SECONDS = 30.0
+
+
+async def clean(state: Path) -> int:
+    """End every Computer of `state`, whoever started it, and remove the folder. A running hostd is asked to end first.
+
+    Raises `AlreadyRunning` when that hostd doesn't answer. A missing folder is clean already.
+    """
+    if not state.exists():
+        return 0
+    try:
+        client = await HostdClient.connect(state / "hostd.sock")
+    except OSError:
+        pass  # none listens: its Computers may still run
+    else:
+        await client.shutdown(end_computers=True)
+        async with asyncio.timeout(_STOP_SECONDS):
+            await client.wait_closed()
+        await client.close()
+    lock = take_folder(state)
+    try:
+        for record in load_all(state / "computers"):
+            # By either driver's marks: which one made it is not worth a guess.
+            for driver in (Bubblewrap(state), ProcessDriver(state)):
+                await driver.end(record.spec, record.running)
+            await ProcessDriver(state).destroy(record.spec)
+        await asyncio.to_thread(remove_tree, state)
+    finally:
+        os.close(lock)
+    return 0

@@ -1,0 +1,268 @@
+"""One Computer of hostd: its life between files on disk and processes in a sandbox. Every change is on disk before the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from helmr.host.hostd import bundles, failure
+from helmr.host.hostd.records import Fence, Record, save
+from helmr.host.hostd.runsocket import RunSocket
+from helmr.host.sandbox.cgroups import Usage
+from helmr.host.sandbox.driver import Driver, Ending, Running
+from helmr.host.sandbox.identity import boot_id, is_alive
+from helmr.host.sandbox.spawn import LaunchFailed
+
+ATTACH_SECONDS: Final = 10.0
+
+_log = structlog.get_logger("helmr.hostd.computer")
+
+Exited = Callable[["Computer", Ending], None]
+"""Called when a running Computer ended by itself, after all of it is cleaned away."""
+Spawn = Callable[[Awaitable[None]], None]
+
+
+class Computer:
+    """Operations on one Computer never overlap: each takes its lock, but for waiting ones (`attach`) and those of scopes."""
+
+    def __init__(self, record: Record, driver: Driver, *, spawn: Spawn, exited: Exited) -> None:
+        self.record = record
+        self._driver = driver
+        self._spawn = spawn
+        self._exited = exited
+        self._lock = asyncio.Lock()
+        self._known = asyncio.Event()
+        """Whether pid 1's identity is known: its supervisor may connect before the launch returns."""
+        self._socket: RunSocket | None = None
+        self._lapsed = False
+        self.removed = False
+
+    @property
+    def id(self) -> str:
+        return self.record.computer
+
+    @property
+    def is_running(self) -> bool:
+        return self.record.state == "running"
+
+    def describe(self) -> dict[str, Any]:
+        """The entry of `info`. `paths` name folders as the guest sees them."""
+        record, paths = self.record, self._driver.paths(self.record.spec)
+        return {
+            "computer": self.id,
+            "fence": record.fence,
+            "environment": record.spec.environment,
+            "state": record.state,
+            "pid": record.running.pid1.pid if record.running is not None else None,
+            "frozen": record.frozen or self._lapsed,
+            "template": record.template,
+            "layers": list(record.layers),
+            "paths": {"workspace": paths.workspace, "bundles": paths.bundles, "run": paths.run, "python": paths.python},
+        }
+
+    async def adopt(self) -> None:
+        """After a restart of hostd: go on with what runs, end and clean what does not, say so on disk."""
+        async with self._lock:
+            running = self.record.running
+            alive = self.record.state == "running" and running is not None and running.boot == boot_id() and is_alive(running.pid1)
+            if alive and running is not None:
+                self._listen()
+                self._known.set()
+                self._spawn(self._watch(running))
+                _log.info("computer.adopted", computer=self.id, pid=running.pid1.pid)
+            elif self.record.state != "stopped":
+                await self._driver.end(self.record.spec, running)
+                self._store(state="stopped", running=None, frozen=False)
+                _log.warning("computer.lost", computer=self.id)
+
+    async def start(self, fence: Fence) -> None:
+        """Start it unless it runs; either way it is the new fence's from now on."""
+        async with self._lock:
+            self.check_fence(fence)
+            if self.removed:
+                raise failure.UnknownComputer(f"The Computer {self.id} is being destroyed.")
+            if self.is_running:
+                self._store(fence=fence)
+                return
+            self._store(state="starting", fence=fence, frozen=False)
+            self._known.clear()
+            self._listen()
+            try:
+                running = await self._driver.start(self.record.spec)
+            except BaseException as error:
+                await self._close_socket()
+                self._store(state="stopped")
+                if isinstance(error, LaunchFailed):
+                    raise failure.LaunchRefused(str(error)) from error
+                raise
+            self._store(state="running", running=running)
+            self._known.set()
+            self._spawn(self._watch(running))
+
+    async def attach(self, fence: Fence) -> socket.socket:
+        """The supervisor's stream; whoever had it before loses it."""
+        self.check_fence(fence)
+        if not self.is_running or self._socket is None:
+            raise failure.NotRunning(f"The Computer {self.id} does not run.")
+        if self.record.fence != fence:
+            async with self._lock:
+                self._store(fence=fence)
+        try:
+            return await self._socket.take(ATTACH_SECONDS)
+        except TimeoutError:
+            raise failure.SupervisorSilent(f"The supervisor of {self.id} did not connect within {ATTACH_SECONDS:g} s.") from None
+
+    def cut_off(self) -> None:
+        """The worker that has the supervisor's stream is gone."""
+        if self._socket is not None:
+            self._socket.cut_off()
+
+    async def stop(self, fence: Fence) -> int:
+        """End its processes; how many there were. The files stay."""
+        async with self._lock:
+            self.check_fence(fence)
+            ended = await self._end()
+            self._store(state="stopped", running=None, frozen=False, fence=fence)
+            return ended
+
+    async def destroy(self, fence: Fence) -> int:
+        """End it and remove its files."""
+        async with self._lock:
+            self.check_fence(fence)
+            self.removed = True
+            ended = await self._end()
+            await self._driver.destroy(self.record.spec)
+            return ended
+
+    async def freeze(self, fence: Fence | None = None) -> None:
+        """Stop its processes where they are. Without a fence: the watchdog does it, and a lease undoes it."""
+        async with self._lock:
+            if fence is not None:
+                self.check_fence(fence)
+            running = self._running_or_refuse()
+            await self._driver.freeze(self.record.spec, running)
+            if fence is None:
+                self._lapsed = True
+            else:
+                self._store(frozen=True, fence=fence)
+
+    async def thaw(self, fence: Fence | None = None) -> None:
+        """Let them go on, unless the other reason to stand still remains."""
+        async with self._lock:
+            if fence is not None:
+                self.check_fence(fence)
+            running = self._running_or_refuse()
+            if fence is None:
+                self._lapsed = False
+            else:
+                self._store(frozen=False, fence=fence)
+            if not self._lapsed and not self.record.frozen:
+                await self._driver.thaw(self.record.spec, running)
+
+    async def stats(self) -> Usage:
+        return await self._driver.stats(self.record.spec, self._running_or_refuse())
+
+    async def bundle(self, digest: str, path: str, uid: int) -> str:
+        """Copy a bundle in, once; its folder inside."""
+        if self.removed:
+            raise failure.UnknownComputer(f"The Computer {self.id} is being destroyed.")
+        await asyncio.to_thread(bundles.place, Path(path), Path(self.record.spec.folder) / "bundles", digest, uid)
+        return f"{self._driver.paths(self.record.spec).bundles}/{digest}"
+
+    async def create_scope(self, channel: int) -> None:
+        await self._driver.create_scope(self.record.spec, self._running_or_refuse(), channel)
+
+    async def end_scope(self, channel: int) -> dict[str, Any]:
+        """What is left of the scope ends. A Computer that doesn't run has nothing of it."""
+        began = time.monotonic()
+        if self.record.running is None:
+            return {"ended": 0, "seconds": 0.0, "oom": None}
+        found = await self._driver.end_scope(self.record.spec, self.record.running, channel)
+        oom = found.out_of_memory
+        return {
+            "ended": found.processes,
+            "seconds": round(time.monotonic() - began, 6),
+            "oom": None if oom is None else {"limit": oom.limit, "peak": oom.peak},
+        }
+
+    async def release(self) -> None:
+        """hostd stops: close what is ours; the Computer goes on."""
+        await self._close_socket()
+
+    def check_fence(self, fence: Fence) -> None:
+        """Raise `FenceStale` for a fence older than the one that owns it; `InvalidRequest` for one that can't be compared."""
+        if self.record.fence is None:
+            return
+        try:
+            stale = fence < self.record.fence  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+        except TypeError:
+            raise failure.InvalidRequest(f"The fence {fence!r} has not the form of {self.record.fence!r}.") from None
+        if stale:
+            raise failure.FenceStale(
+                f"The fence {fence} is older than {self.record.fence}, which owns {self.id}.", current=self.record.fence
+            )
+
+    # --- details ---
+
+    async def _watch(self, running: Running) -> None:
+        ending = await self._driver.ended(self.record.spec, running)
+        async with self._lock:
+            if self.record.running != running:
+                return
+            # Its end took the rest of the sandbox with it; its groups and what had slipped out of it go now.
+            await self._driver.end(self.record.spec, running)
+            await self._close_socket()
+            self._lapsed = False
+            self._store(state="stopped", running=None, frozen=False)
+        _log.info("computer.exited", computer=self.id, code=ending.code, signal=ending.signal)
+        self._exited(self, ending)
+
+    async def _end(self) -> int:
+        ended = await self._driver.end(self.record.spec, self.record.running)
+        running, self._lapsed = self.record.running, False
+        self.record = replace(self.record, running=None)
+        if running is not None:
+            await self._driver.ended(self.record.spec, running)
+        await self._close_socket()
+        return ended
+
+    def _listen(self) -> None:
+        if self._socket is None:
+            folder = Path(os.path.realpath(Path(self.record.spec.folder) / "run"))
+            self._socket = RunSocket(folder, is_supervisor=self._is_supervisor, join_scope=self._join_scope)
+            self._socket.open()
+
+    async def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.cut_off()
+            await self._socket.close()
+            self._socket = None
+
+    async def _is_supervisor(self, pid: int) -> bool:
+        await self._known.wait()
+        return self.record.running is not None and self.record.running.pid1.pid == pid
+
+    async def _join_scope(self, channel: int, pid: int) -> None:
+        await self._known.wait()
+        if self.record.running is None:
+            raise LookupError("the Computer has ended")
+        await self._driver.join_scope(self.record.spec, self.record.running, channel, pid)
+
+    def _running_or_refuse(self) -> Running:
+        if self.record.running is None or not self.is_running:
+            raise failure.NotRunning(f"The Computer {self.id} does not run.")
+        return self.record.running
+
+    def _store(self, **changes: Any) -> None:
+        changed = replace(self.record, **changes)
+        if changed != self.record or changed.state != "running":
+            save(changed)
+        self.record = changed

@@ -1,0 +1,229 @@
+"""The host daemon: owns the Computers of a state folder and answers on `hostd.sock`. See `docs/architecture.md`, "hostd"."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import structlog
+
+from helmr.host.hostd import failure
+from helmr.host.hostd.computer import Computer
+from helmr.host.hostd.methods import Methods
+from helmr.host.hostd.records import Record, load_all
+from helmr.host.hostd.rpc import Connection, peer_of
+from helmr.host.hostd.runsocket import bind_short
+from helmr.host.hostd.watchdog import Watchdog
+from helmr.host.sandbox import mounts
+from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.driver import Driver, Ending, Probe
+from helmr.host.sandbox.process import WARNING, ProcessDriver
+from helmr.host.sandbox.removal import remove_tree
+from helmr.protocol.errors import AlreadyRunning, SetupError
+
+DriverName = Literal["bubblewrap", "process"]
+SWEEP_SECONDS: Final = 5.0
+
+_log = structlog.get_logger("helmr.hostd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostdConfig:
+    state: Path
+    driver: DriverName = "bubblewrap"
+    worker_uid: int | None = None
+    """The unprivileged user whose worker may connect; None: hostd's own user."""
+
+
+class Hostd:
+    """A Service. `start` returns once the socket answers; `stop` leaves the Computers running."""
+
+    def __init__(self, config: HostdConfig) -> None:
+        self.config = config
+        self.driver: Driver = Bubblewrap(config.state) if config.driver == "bubblewrap" else ProcessDriver(config.state)
+        self.computers: dict[str, Computer] = {}
+        self.connections: set[Connection] = set()
+        self.watchdog = Watchdog(config.state / "leases.json", freeze=self._lapse, thaw=self._renew)
+        self.ended = asyncio.Event()
+        """Set when a `hostd.shutdown` has been answered."""
+        self._methods = Methods(self)
+        self._lock: int | None = None
+        self._listener: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._probes: asyncio.Task[list[Probe]] | None = None
+
+    async def start(self) -> None:
+        """Take the state folder, go on with the Computers in it, and listen. Raises `AlreadyRunning`, `SetupError`."""
+        state = self.config.state
+        self._lock = take_folder(state)
+        try:
+            become_subreaper()
+            if self.config.driver == "process":
+                _log.warning("driver.process", warning=WARNING)
+            self._probes = asyncio.ensure_future(self.driver.probe())
+            await self._adopt()
+            self._listen(state / "hostd.sock")
+        except BaseException:
+            await self.stop()
+            raise
+        self.spawn(self.watchdog.run())
+        self.spawn(self._sweep())
+        _log.info("hostd.started", state=str(state), driver=self.driver.name, computers=len(self.computers))
+
+    async def stop(self) -> None:
+        """Stop answering; Computers go on. Idempotent."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            (self.config.state / "hostd.sock").unlink(missing_ok=True)
+            self._listener = None
+        tasks = {*self._tasks, *([self._probes] if self._probes is not None else [])}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for computer in self.computers.values():
+            await computer.release()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def probes(self) -> list[Probe]:
+        """The table of what this host can do, once it is known."""
+        assert self._probes is not None
+        return await asyncio.shield(self._probes)
+
+    def new_computer(self, record: Record) -> Computer:
+        computer = Computer(record, self.driver, spawn=self.spawn, exited=self._exited)
+        self.computers[record.computer] = computer
+        return computer
+
+    def notify(self, name: str, **members: Any) -> None:
+        """Tell every client."""
+        for connection in tuple(self.connections):
+            connection.notify(name, members)
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run in the background until done or until hostd stops."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    # --- details ---
+
+    async def _adopt(self) -> None:
+        folder = self.config.state / "computers"
+        folder.mkdir(exist_ok=True)
+        records = load_all(folder)
+        known = {record.computer for record in records}
+        for path in folder.iterdir():
+            if path.name not in known:
+                _log.warning("computer.leftover", folder=str(path))
+                await asyncio.to_thread(remove_tree, path)
+        for record in records:
+            await self.new_computer(record).adopt()
+        self.watchdog.load(name for name, computer in self.computers.items() if computer.is_running)
+
+    def _listen(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        bind_short(listener, path)
+        path.chmod(0o600)
+        if self.config.worker_uid is not None:
+            os.chown(path, self.config.worker_uid, -1)
+        listener.listen(64)
+        listener.setblocking(False)
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            stream, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        uid = peer_of(stream).uid
+        if uid not in {0, os.geteuid(), self.config.worker_uid}:
+            _log.warning("connection.refused", uid=uid)
+            stream.close()
+            return
+        self.spawn(self._serve(Connection(stream, self._methods.answer, self.spawn)))
+
+    async def _serve(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            self._methods.disconnected(connection)
+
+    async def _lapse(self, computer: str) -> None:
+        with contextlib.suppress(failure.NotRunning, KeyError):
+            await self.computers[computer].freeze()
+
+    async def _renew(self, computer: str) -> None:
+        with contextlib.suppress(failure.NotRunning, KeyError):
+            await self.computers[computer].thaw()
+
+    def _exited(self, computer: Computer, ending: Ending) -> None:
+        self.watchdog.forget(computer.id)
+        members: dict[str, Any] = {"computer": computer.id, "fence": computer.record.fence}
+        if ending.code is not None:
+            members["code"] = ending.code
+        if ending.signal is not None:
+            members["signal"] = ending.signal
+        if ending.out_of_memory is not None:
+            members["oom"] = {"limit": ending.out_of_memory.limit, "peak": ending.out_of_memory.peak}
+        self.notify("computer.exited", **members)
+
+    async def _sweep(self) -> None:
+        """Reap orphans that became our children: zombies that nobody has taken for a whole round."""
+        before: set[int] = set()
+        while True:
+            zombies = zombie_children()
+            for pid in before & zombies:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            before = zombies - before
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("task.failed", error=repr(error), exc_info=error)
+
+
+def take_folder(state: Path) -> int:
+    """Lock the state folder for this process; the descriptor that holds the lock. Raises `AlreadyRunning`, `SetupError`."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.chmod(0o700)
+        descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SetupError(f"The state folder {state} can't be used: {error.strerror}.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise AlreadyRunning(f"A hostd runs on {state} already.") from None
+    return descriptor
+
+
+def become_subreaper() -> None:
+    """Orphans of sandboxes come to us, where they are reaped, and not to the host's init."""
+    if os.path.isdir("/proc/self/ns"):
+        mounts.prctl(mounts.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def zombie_children() -> set[int]:
+    from helmr.host.sandbox.identity import parents, state_of
+
+    own = os.getpid()
+    return {pid for pid, parent in parents().items() if parent == own and state_of(pid) == "Z"}

