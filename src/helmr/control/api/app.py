@@ -122,7 +122,6 @@ class Api:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.drain()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

@@ -110,7 +110,8 @@ class Events(Protocol):
     def follow(self, principal: Principal, session_id: str, after: int) -> AsyncIterator[Sequence[Record]]:
         """Lists of records above `after`, in order, without gaps, until the Session is sealed [E4].
 
-        What is refused is raised at once, so that the reader gets a status. Holds no connection while waiting. The reader may stop at any point and may be slow: the iterator waits for it, nothing else does [I7].
+        What is refused is raised at once, so that the reader gets a status. Holds no connection
+        while waiting. The reader may stop at any point and may be slow: the iterator waits for it, nothing else does [I7].
         """
         ...
 

@@ -24,7 +24,7 @@ QUEUE_BYTES = 64 * 1024 * 1024
 MESSAGE_BYTES = 16 * 1024 * 1024
 """The longest message that a worker may send."""
 
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 1.0
 """How long a cut link may take to say why."""
 
 NORMAL, GOING_AWAY, UNSUPPORTED, POLICY, TOO_BIG, FAILED, RESTART = 1000, 1001, 1003, 1008, 1009, 1011, 1012

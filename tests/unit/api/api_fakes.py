@@ -1,0 +1,352 @@
+"""Services of one small world: one Environment that the key sees, another that it does not, and a record of what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from helmr.protocol import errors
+from helmr.protocol.ids import new_id
+from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, InputSource, Page, Session, TurnState
+
+KEY = "hlmr_sk_test"
+READER_KEY = "hlmr_sk_nothing"
+WORKER_KEY = "hlmr_wk_test"
+SESSION, TURN, DEPLOYMENT, HOLD, ENVIRONMENT = (new_id() for _ in range(5))
+FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_DEPLOYMENT = (new_id() for _ in range(3))
+BLOB = b"print('hello')\n"
+DIGEST = hashlib.sha256(BLOB).hexdigest()
+FOREIGN_DIGEST = "f" * 64
+TIME = "2026-01-02T03:04:05.000006Z"
+
+ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "interrupt", "resume", "close", "cancel")) | {
+    "deployments.read",
+    "deployments.write",
+}
+
+
+class Caller(NamedTuple):
+    id: str
+    permissions: frozenset[str]
+
+
+class Reply(NamedTuple):
+    body: bytes
+    replayed: bool = False
+
+
+class Stored(NamedTuple):
+    sequence: int
+    kind: str
+    body: bytes
+
+
+def receipt(**members: Any) -> Reply:
+    return Reply(json.dumps(members).encode())
+
+
+def stored(sequence: int, text: str = "x") -> Stored:
+    event = {
+        "session_id": SESSION,
+        "turn_id": TURN,
+        "sequence": sequence,
+        "created_at": TIME,
+        "kind": "turn.output",
+        "data": [{"type": "text", "text": text}],
+    }
+    return Stored(sequence, "turn.output", json.dumps(event, ensure_ascii=False).encode())
+
+
+def session() -> Session:
+    return Session(
+        id=SESSION,
+        deployment_id=DEPLOYMENT,
+        root_session_id=SESSION,
+        agent="echo",
+        template="tiny",
+        computer_id=None,
+        parent_session_id=None,
+        requester_session_id=None,
+        status="open",
+        close_after_idle="7d",
+        idle_since=None,
+        initial_turn=None,
+        holds=(),
+        labels={"team": "blue"},
+        created_at=TIME,
+    )
+
+
+def turn_state(status: str = "completed") -> TurnState:
+    return TurnState(
+        id=TURN,
+        session_id=SESSION,
+        sequence=1,
+        status=status,
+        source=InputSource(kind="api_key"),
+        created_at=TIME,
+        input=None,
+        result={"big": 2**70},
+    )
+
+
+def deployment() -> Deployment:
+    return Deployment(id=DEPLOYMENT, status="deployed", current=True, digest=DIGEST, created_at=TIME, agents=("echo",))
+
+
+def known(session_id: str, turn_id: str | None = None) -> None:
+    if session_id != SESSION:
+        raise errors.SessionNotFound()
+    if turn_id is not None and turn_id != TURN:
+        raise errors.TurnNotFound()
+
+
+@dataclass
+class World:
+    """All services in one. `calls` has each call's name and arguments; `fails` may make the next one raise."""
+
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    fails: dict[str, Exception] = field(default_factory=dict)
+    replay: bool = False
+    batches: Callable[[int], AsyncIterator[Sequence[Stored]]] | None = None
+    followers: int = 0
+    follower_left: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    wait_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    ready_error: Exception | None = None
+    blob_path: Path = Path("missing")
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    open_link: Callable[[str, Any], Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"principals", "sessions", "turns", "controls", "events", "agents", "deployments", "links", "blobs", "health"}:
+            return _Service(self, name)
+        raise AttributeError(name)
+
+    def asked(self, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the one call of `name`, without the principal."""
+        (found,) = [(arguments[1:], named) for called, arguments, named in self.calls if called == name]
+        return found
+
+
+class _Service:
+    def __init__(self, world: World, noun: str) -> None:
+        self._world = world
+        self._noun = noun
+
+    def __getattr__(self, verb: str) -> Any:
+        name = f"{self._noun}_{verb}"
+        operation = getattr(Operations, name)
+        world = self._world
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            world.calls.append((name, arguments, named))
+            if name in world.fails:
+                failure = world.fails[name]
+
+                async def fail() -> Any:
+                    raise failure
+
+                return fail()
+            return operation(world, *arguments, **named)
+
+        return call
+
+
+class Operations:
+    """What each service does in this world."""
+
+    @staticmethod
+    async def principals_authenticate(world: World, token: str) -> Caller:
+        if token == KEY:
+            return Caller("all", ALL)
+        if token == READER_KEY:
+            return Caller("none", frozenset())
+        raise errors.Unauthenticated()
+
+    @staticmethod
+    async def principals_authenticate_worker(world: World, token: str) -> str:
+        if token == WORKER_KEY:
+            return "worker-1"
+        raise errors.Unauthenticated()
+
+    @staticmethod
+    async def sessions_create(world: World, principal: Any, *, agent: str, **named: Any) -> Reply:
+        if agent != "echo":
+            raise errors.AgentNotFound()
+        turn = {"id": TURN, "session_id": SESSION, "sequence": 1}
+        body = {"session": {"id": SESSION, "deployment_id": DEPLOYMENT, "agent": agent}, "turn": turn}
+        return Reply(json.dumps(body).encode(), world.replay)
+
+    @staticmethod
+    async def sessions_get(world: World, principal: Any, session_id: str) -> Session:
+        known(session_id)
+        return session()
+
+    @staticmethod
+    async def sessions_list(world: World, principal: Any, **named: Any) -> Page[Session]:
+        return Page(items=(session(),), next_cursor="next")
+
+    @staticmethod
+    async def sessions_explain(world: World, principal: Any, session_id: str) -> Explanation:
+        known(session_id)
+        return Explanation(session_id=session_id, state="idle", sentence="There is nothing to do.", facts={})
+
+    @staticmethod
+    async def turns_enqueue(world: World, principal: Any, session_id: str, input: Any, key: str | None) -> Reply:
+        known(session_id)
+        return Reply(json.dumps({"id": TURN, "session_id": session_id, "sequence": 2}).encode(), world.replay)
+
+    @staticmethod
+    async def turns_get(world: World, principal: Any, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
+        known(session_id, turn_id)
+        if wait_seconds and not world.settled.is_set():
+            world.waiting.set()
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await world.settled.wait()
+            except TimeoutError:
+                pass
+            except asyncio.CancelledError:
+                world.wait_cancelled.set()
+                raise
+        from helmr.control.api.answers import encoded
+
+        return encoded(turn_state("completed" if world.settled.is_set() else "running"))
+
+    @staticmethod
+    async def turns_list(world: World, principal: Any, session_id: str, cursor: str | None, limit: int) -> Page[TurnState]:
+        known(session_id)
+        return Page(items=(turn_state(),))
+
+    @staticmethod
+    async def turns_send(world: World, principal: Any, session_id: str, turn_id: str, content: Any, key: str | None) -> Reply:
+        known(session_id, turn_id)
+        return receipt(id=new_id(), status="accepted")
+
+    @staticmethod
+    async def turns_interrupt(world: World, principal: Any, session_id: str, turn_id: str, key: str | None) -> Reply:
+        known(session_id, turn_id)
+        return receipt(id=new_id(), session_id=session_id, turn_id=turn_id, status="accepted")
+
+    @staticmethod
+    async def controls_interrupt(world: World, principal: Any, session_id: str, key: str | None) -> Reply:
+        known(session_id)
+        return receipt(id=new_id(), session_id=session_id, hold_id=HOLD, status="accepted")
+
+    @staticmethod
+    async def controls_resume(world: World, principal: Any, session_id: str, hold_id: str, key: str | None) -> Reply:
+        known(session_id)
+        if hold_id != HOLD:
+            raise errors.HoldNotFound()
+        return receipt(id=new_id(), session_id=session_id, hold_id=hold_id, status="accepted")
+
+    @staticmethod
+    async def controls_close(world: World, principal: Any, session_id: str, key: str | None) -> Reply:
+        known(session_id)
+        return receipt(session_id=session_id, status="closing")
+
+    @staticmethod
+    async def controls_cancel(world: World, principal: Any, session_id: str, key: str | None) -> Reply:
+        known(session_id)
+        return receipt(session_id=session_id, status="closed")
+
+    @staticmethod
+    async def events_page(world: World, principal: Any, session_id: str, after: int, limit: int) -> bytes:
+        known(session_id)
+        records = [json.loads(stored(1).body)]
+        return json.dumps({"records": records, "next_after": 1, "has_more": False, "retained_after": 0, "sealed": False}).encode()
+
+    @staticmethod
+    async def events_follow(world: World, principal: Any, session_id: str, after: int) -> AsyncIterator[Sequence[Stored]]:
+        known(session_id)
+        world.followers += 1
+        try:
+            if world.batches is None:
+                yield [stored(sequence) for sequence in range(after + 1, 4)]
+            else:
+                async for batch in world.batches(after):
+                    yield batch
+        finally:
+            world.followers -= 1
+            world.follower_left.set()
+
+    @staticmethod
+    async def agents_get(world: World, principal: Any, agent: str, deployment_id: str | None) -> AgentInfo:
+        if deployment_id not in (None, DEPLOYMENT):
+            raise errors.DeploymentNotFound()
+        if agent != "echo":
+            raise errors.AgentNotFound()
+        return AgentInfo(agent="echo", template="tiny", deployment_id=DEPLOYMENT, input_kind="text", runtime_mcp={"allow": []})
+
+    @staticmethod
+    async def agents_list(world: World, principal: Any, deployment_id: str | None, cursor: str | None, limit: int) -> AgentPage:
+        found = await Operations.agents_get(world, principal, "echo", deployment_id)
+        return AgentPage(deployment_id=DEPLOYMENT, items=(found,))
+
+    @staticmethod
+    async def deployments_missing(world: World, principal: Any, digests: Sequence[str]) -> list[str]:
+        return [digest for digest in digests if digest not in world.uploads]
+
+    @staticmethod
+    async def deployments_put_blob(world: World, principal: Any, digest: str, stream: AsyncIterator[bytes]) -> bool:
+        data = b"".join([chunk async for chunk in stream])
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise errors.DigestMismatch()
+        created = digest not in world.uploads
+        world.uploads[digest] = data
+        return created
+
+    @staticmethod
+    async def deployments_publish(world: World, principal: Any, manifest: Any, promote: bool, key: str | None) -> Reply:
+        from helmr.control.api.answers import encoded
+
+        return Reply(encoded(deployment()), world.replay)
+
+    @staticmethod
+    async def deployments_get(world: World, principal: Any, deployment_id: str) -> Deployment:
+        if deployment_id != DEPLOYMENT:
+            raise errors.DeploymentNotFound()
+        return deployment()
+
+    @staticmethod
+    async def deployments_current(world: World, principal: Any) -> Deployment:
+        return deployment()
+
+    @staticmethod
+    async def deployments_list(world: World, principal: Any, cursor: str | None, limit: int) -> Page[Deployment]:
+        return Page(items=(deployment(),))
+
+    @staticmethod
+    async def deployments_promote(world: World, principal: Any, deployment_id: str, key: str | None) -> Reply:
+        from helmr.control.api.answers import encoded
+
+        return Reply(encoded(await Operations.deployments_get(world, principal, deployment_id)))
+
+    @staticmethod
+    async def deployments_log(world: World, principal: Any, deployment_id: str) -> AsyncIterator[str]:
+        await Operations.deployments_get(world, principal, deployment_id)
+        yield "Step 1: one\ntwo"
+        yield "done\n"
+
+    @staticmethod
+    def links_open(world: World, worker: str, link: Any) -> Any:
+        assert world.open_link is not None
+        return world.open_link(worker, link)
+
+    @staticmethod
+    async def blobs_path(world: World, worker: str, environment_id: str, digest: str) -> Path:
+        if digest != DIGEST:
+            raise errors.BlobNotFound()
+        return world.blob_path
+
+    @staticmethod
+    async def health_ready(world: World) -> None:
+        if world.ready_error is not None:
+            raise world.ready_error

@@ -1,0 +1,122 @@
+"""The API's description: valid, complete, what the server really answers, and the page that is made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+import schemathesis
+from api_fakes import KEY, WORKER_KEY, World
+from hypothesis import HealthCheck, settings
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from test_api_routes import ROUTES, SAMPLES, Sample, ask, path_of
+
+from helmr.control.api import build_app
+from helmr.control.api.openapi import document
+from helmr.control.api.reference import page
+from helmr.control.api.route import Route, possible_errors
+from helmr.protocol import errors
+
+pytestmark = pytest.mark.anyio
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "http-api.md"
+DOCUMENT = document()
+routes = pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES.keys())
+
+
+async def test_the_document_is_valid_openapi() -> None:
+    assert DOCUMENT["openapi"] == "3.1.0"
+    assert [str(error) for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()] == []
+
+
+async def test_the_document_is_served_to_anyone(client: httpx.AsyncClient) -> None:
+    response = await client.get("/v1/openapi.json", headers={"Authorization": ""})
+    assert response.json() == DOCUMENT
+
+
+async def test_the_document_names_no_rules_of_ours() -> None:
+    import json
+    import re
+
+    assert re.findall(r"\[[A-Z]\d+\]", json.dumps(DOCUMENT)) == []
+
+
+@routes
+async def test_each_route_is_described_with_every_code_that_it_answers(route: Route) -> None:
+    described = DOCUMENT["paths"][route.path][route.method.lower()]
+    assert described["operationId"] == route.name
+    told: set[tuple[int, str]] = set()
+    for status, response in described["responses"].items():
+        if "application/problem+json" in response["content"]:
+            _, refined = response["content"]["application/problem+json"]["schema"]["allOf"]
+            told |= {(int(status), code) for code in refined["properties"]["code"]["enum"]}
+    expected = {(422 if issubclass(kind, errors.PublishError) else kind.status, kind.code) for kind in possible_errors(route)}
+    assert told == expected
+    assert {parameter["name"] for parameter in described.get("parameters", ()) if parameter["in"] == "path"} == set(route.parameters)
+    assert any(parameter["name"] == "Idempotency-Key" for parameter in described.get("parameters", ())) == route.write
+
+
+def checked(value: Any, schema: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)
+
+
+@routes
+async def test_a_reply_fits_its_schema(client: httpx.AsyncClient, route: Route) -> None:
+    response = await ask(client, route)
+    described = DOCUMENT["paths"][route.path][route.method.lower()]["responses"][str(response.status_code)]
+    if route.gives == "json":
+        checked(response.json(), described["content"]["application/json"]["schema"])
+
+
+@routes
+async def test_an_accepted_body_fits_its_schema(route: Route) -> None:
+    described = DOCUMENT["paths"][route.path][route.method.lower()]
+    if route.body is not None:
+        schema = described["requestBody"]["content"]["application/json"]["schema"]
+        checked(SAMPLES.get(route.name, Sample(json={})).json, schema)
+        with pytest.raises(jsonschema.ValidationError):
+            checked({"surprise": 1}, schema)
+
+
+async def test_a_problem_fits_its_schema(client: httpx.AsyncClient) -> None:
+    response = await client.get(path_of(ROUTES["get_session"], session_id="x"))
+    checked(response.json(), {"$ref": "#/components/schemas/Problem"})
+
+
+async def test_the_reference_page_is_current() -> None:
+    assert PAGE.read_text() == page(), "run: python -m helmr.control.api.reference > docs/reference/http-api.md"
+
+
+async def test_the_reference_page_links_only_to_what_it_has() -> None:
+    import re
+
+    text = page()
+    headings = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", text, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#(\w+)\)", text)) <= headings
+
+
+_WORLD = World()
+_WORLD.settled.set()
+_WORLD.blob_path = Path(__file__)
+_SCHEMA = schemathesis.openapi.from_asgi("/v1/openapi.json", build_app(_WORLD))
+
+
+@_SCHEMA.parametrize()
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_no_request_made_from_the_document_finds_a_fault(case: schemathesis.Case) -> None:
+    """Whatever comes is answered with a status and a form that the document tells; nothing is a 500."""
+    token = WORKER_KEY if case.operation.tags == ["Workers"] else KEY
+    response = case.call(headers={"Authorization": f"Bearer {token}"})
+    checks = schemathesis.checks
+    case.validate_response(
+        response,
+        checks=[
+            checks.not_a_server_error,
+            checks.status_code_conformance,
+            checks.content_type_conformance,
+            checks.response_schema_conformance,
+        ],
+    )
