@@ -12,7 +12,7 @@ from helmr.client.event_stream import SILENCE_SECONDS
 from helmr.client.reading import read, read_page
 from helmr.client.sse import SseParser
 from helmr.client.transport import Transport, segment, translated
-from helmr.protocol.errors import UnreadableAnswer
+from helmr.protocol.errors import ConnectionFailed, UnreadableAnswer
 from helmr.protocol.ids import new_id
 from helmr.protocol.manifest import Manifest
 from helmr.protocol.shapes import Deployment, Page
@@ -64,6 +64,7 @@ class Deployments:
             raise translated(error, self._transport.target.url) from error
         finally:
             response.close()
+        raise ConnectionFailed("The build log broke off before its end.", hint="Read it again.")
 
     async def missing_blobs(self, digests: Sequence[str]) -> Sequence[str]:
         """Those that this Environment lacks."""

@@ -1,0 +1,62 @@
+"""Failures: an exit code that says what kind, and on standard error the code and what to do. SPEC 13, UD-100."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Final
+
+import click
+
+from helmr.cli.terminal import escaped
+from helmr.protocol.errors import ConfigurationMissing, HelmrError, Missing
+from helmr.protocol.wire import to_wire
+
+DONE: Final = 0
+REFUSED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+TRANSIENT: Final = 4
+NOT_COMPLETED: Final = 5
+TIMED_OUT: Final = 124
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+
+
+def exit_code(error: HelmrError) -> int:
+    """1 refused, 2 usage, 3 not found, 4 transient."""
+    if isinstance(error, ConfigurationMissing):
+        return USAGE
+    if isinstance(error, Missing):
+        return NOT_FOUND
+    return TRANSIENT if error.retryable else REFUSED
+
+
+def report(error: HelmrError, *, as_json: bool) -> int:
+    """Say what went wrong on standard error; the exit code."""
+    code = exit_code(error)
+    facts = {name: to_wire(value) for name, value in error.facts.items() if name not in ("status", "type")}
+    write(error.code, error.detail, error.advice, code, as_json=as_json, retryable=error.retryable, facts=facts)
+    return code
+
+
+def report_usage(error: click.ClickException, *, as_json: bool) -> int:
+    """The same for a command line that can't be understood."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"See `{context.command_path} --help`." if context is not None else ""
+    write("usage", error.format_message(), hint, USAGE, as_json=as_json, retryable=False, facts={})
+    return USAGE
+
+
+def write(code: str, detail: str, hint: str, exit_code: int, *, as_json: bool, retryable: bool, facts: dict[str, Any]) -> None:
+    """One error object with `--json`, else a readable line or two."""
+    if as_json:
+        members = {"code": code, "detail": detail, "hint": hint, "retryable": retryable, "exit_code": exit_code}
+        print(json.dumps({"error": {**facts, **members}}, default=str), file=sys.stderr)
+        return
+    text = f"error: {detail} ({code})"
+    if hint:
+        text += f"\nhint: {hint}"
+    if facts.get("request_id"):
+        text += f"\nrequest: {facts['request_id']}"
+    print(escaped(text) if sys.stderr.isatty() else text, file=sys.stderr)

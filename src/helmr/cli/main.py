@@ -1,0 +1,114 @@
+"""The `helmr` command: its tree of commands, and what each failure becomes. SPEC 13, UD-100."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from helmr.cli.failures import INTERRUPTED, USAGE, report, report_usage
+from helmr.cli.lazy import Entry, LazyGroup
+
+_TURN = {
+    "list": Entry("helmr.cli.turn:list_", "List the Turns of a Session."),
+    "get": Entry("helmr.cli.turn:get", "Show a Turn."),
+    "wait": Entry("helmr.cli.turn:wait", "Wait until a Turn has ended."),
+    "send": Entry("helmr.cli.turn:send", "Send a message to exactly one running Turn."),
+    "interrupt": Entry("helmr.cli.turn:interrupt", "Interrupt a running Turn, without a hold."),
+}
+
+_SESSION = {
+    "create": Entry("helmr.cli.session:create", "Create a Session, with its first Turn when there is input."),
+    "list": Entry("helmr.cli.session:list_", "List Sessions."),
+    "get": Entry("helmr.cli.session:get", "Show a Session, its holds included."),
+    "enqueue": Entry("helmr.cli.session:enqueue", "Admit a new Turn at the end of the queue."),
+    "events": Entry("helmr.cli.session:events", "List or follow the timeline."),
+    "watch": Entry("helmr.cli.session:watch", "Show a Turn live until it ends."),
+    "why": Entry("helmr.cli.session:why", "Say why a Session does what it does now."),
+    "interrupt": Entry("helmr.cli.session:interrupt", "Stop the running Turn and hold the Session."),
+    "resume": Entry("helmr.cli.session:resume", "Release one hold."),
+    "close": Entry("helmr.cli.session:close", "Close when the work is done."),
+    "cancel": Entry("helmr.cli.session:cancel", "Cancel all work and close now."),
+    "turn": Entry("helmr.cli.main:turn", "One Turn of a Session."),
+}
+
+_AGENT = {
+    "list": Entry("helmr.cli.agent:list_", "List Agents."),
+    "get": Entry("helmr.cli.agent:get", "Show an Agent's input and policy."),
+}
+
+_DEPLOYMENT = {
+    "list": Entry("helmr.cli.deployment:list_", "List Deployments."),
+    "get": Entry("helmr.cli.deployment:get", "Show a Deployment, or the current one."),
+    "promote": Entry("helmr.cli.deployment:promote", "Make a Deployment the current one."),
+}
+
+_ROOT = {
+    "init": Entry("helmr.cli.project:init", "Write a project that runs."),
+    "dev": Entry("helmr.cli.local:dev", "Run everything here around a project, and republish it on change."),
+    "doctor": Entry("helmr.cli.doctor:doctor", "Try what this machine can do, and say what is missing."),
+    "deploy": Entry("helmr.cli.deployment:deploy", "Publish a project."),
+    "agent": Entry("helmr.cli.main:agent", "What a Deployment publishes."),
+    "session": Entry("helmr.cli.main:session", "Conversations with Agents."),
+    "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
+    "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
+    "worker": Entry("helmr.cli.local:worker", "Run a worker on this host."),
+    "login": Entry("helmr.cli.login:login", "Save a server and its key for this user."),
+    "logout": Entry("helmr.cli.login:logout", "Forget them."),
+    "whoami": Entry("helmr.cli.login:whoami", "Show which server is used, and whether it answers."),
+    "completion": Entry("helmr.cli.completion:completion", "Print the completion script of a shell."),
+}
+
+turn = LazyGroup("turn", entries=_TURN, help="One Turn of a Session.")
+session = LazyGroup("session", entries=_SESSION, help="Conversations with Agents.")
+agent = LazyGroup("agent", entries=_AGENT, help="What a Deployment publishes.")
+deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"helmr {version('helmr')}")
+        context.exit()
+
+
+root = LazyGroup(
+    "helmr",
+    entries=_ROOT,
+    help="""Durable Sessions of coding agents on isolated, persistent Computers.
+
+    Exit codes: 0 done, 1 refused, 2 usage, 3 not found, 4 try again, 5 the Turn did not complete, 124 waiting timed out.
+    """,
+    params=[click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")],
+)
+
+
+def main() -> NoReturn:
+    """The entry point of the `helmr` script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; its exit code. What is no `HelmrError` is a fault of ours and keeps its traceback."""
+    from helmr.protocol.errors import HelmrError
+
+    as_json = any(argument in ("--json", "--jsonl") for argument in _before_separator(arguments))
+    try:
+        code = root.main(args=list(arguments), prog_name="helmr", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help(), err=True)
+        return USAGE
+    except click.ClickException as error:
+        return report_usage(error, as_json=as_json)
+    except HelmrError as error:
+        return report(error, as_json=as_json)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _before_separator(arguments: Sequence[str]) -> Sequence[str]:
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments

@@ -1,0 +1,113 @@
+"""What people and programs read: plain text on a terminal or a pipe, one JSON object, or JSON lines. SPEC 13.
+
+Text of agents may hold anything. On a terminal, control characters (but newline and tab) and bidi controls are shown as escapes, so that
+they can't move the cursor, change the title or reorder what is read. A pipe gets the exact text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
+
+import click
+
+from helmr.protocol.wire import to_wire
+
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: str) -> str:
+    """`text` with what could steer a terminal written as escapes."""
+    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 0x100 else f"\\u{ord(found[0]):04x}", text)
+
+
+class Output:
+    """Standard output carries the answer, standard error all else."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._colour = "NO_COLOR" not in os.environ
+        self._at_line_start = True
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+    def answer(self, value: Any, show: Callable[[], None]) -> None:
+        """The one answer of a command: a JSON object with `--json`, else what `show` says."""
+        if self.as_json:
+            self.object(value)
+        else:
+            show()
+
+    def object(self, value: Any) -> None:
+        """One JSON value in one line; pure ASCII on a terminal."""
+        print(json.dumps(to_wire(value), ensure_ascii=sys.stdout.isatty(), separators=(",", ":")), flush=True)
+
+    def text(self, text: str) -> None:
+        """A piece of an agent's text, exactly (escaped on a terminal), without a line end of its own."""
+        if text:
+            sys.stdout.write(_for(sys.stdout, text))
+            sys.stdout.flush()
+            self._at_line_start = text.endswith("\n")
+
+    def line(self, text: str = "") -> None:
+        """A line of the answer, on a line of its own."""
+        self.fresh_line()
+        self.text(text + "\n")
+
+    def fresh_line(self) -> None:
+        """Begin a new line unless one has just begun."""
+        if not self._at_line_start:
+            self.text("\n")
+
+    def content(self, parts: Iterable[Any]) -> None:
+        """Content: texts exactly, JSON parts compact on lines of their own."""
+        for part in parts:
+            if part.get("type") == "text":
+                self.text(str(part.get("text", "")))
+            else:
+                self.line(json.dumps(part.get("value"), ensure_ascii=False, separators=(",", ":")))
+
+    def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """Named values, one a line; those of None are left out."""
+        shown = [(name, value) for name, value in pairs if value is not None]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            self.line(f"{name.ljust(width)}  {value}")
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Columns, aligned on a terminal; separated by tabs and without header on a pipe, where programs read."""
+        if not sys.stdout.isatty():
+            for row in rows:
+                self.line("\t".join(_cell(value) for value in row))
+            return
+        cells = [[escaped(_cell(value)) for value in row] for row in rows]
+        widths = [max(len(column[index]) for column in (header, *cells)) for index in range(len(header))]
+        for number, row in enumerate((header, *cells)):
+            text = "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
+            print(click.style(text, bold=True) if number == 0 and self._colour else text)
+
+    def note(self, text: str) -> None:
+        """Something beside the answer, on standard error."""
+        text = _for(sys.stderr, text)
+        if sys.stderr.isatty():
+            self.fresh_line_on_terminal()
+            text = click.style(text, dim=True) if self._colour else text
+        print(text, file=sys.stderr, flush=True)
+
+    def fresh_line_on_terminal(self) -> None:
+        """When both streams share a terminal, a note begins on a line of its own; on a pipe the exact text is left alone."""
+        if sys.stdout.isatty():
+            self.fresh_line()
+
+
+def _for(stream: TextIO, text: str) -> str:
+    return escaped(text) if stream.isatty() else text
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value).replace("\t", " ").replace("\n", " ")

@@ -1,0 +1,105 @@
+"""A Turn, or a whole Session, followed live: the agent's text on standard output, what happens around it on standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from helmr.cli.failures import DONE, NOT_COMPLETED, TIMED_OUT
+from helmr.cli.terminal import Output
+from helmr.protocol.content import as_text
+from helmr.protocol.duration import duration_ms
+from helmr.protocol.unset import UNSET
+
+if TYPE_CHECKING:
+    from helmr.client import SessionRef, TurnRef
+    from helmr.protocol.shapes import Event, TurnState
+
+ENDS = frozenset({"turn.completed", "turn.failed", "turn.interrupted", "turn.cancelled"})
+
+
+async def follow_turn(
+    session: SessionRef[Any, Any], turn: TurnRef[Any], output: Output, *, jsonl: bool = False, timeout: str | None = None
+) -> int:
+    """Show a Turn from its beginning until it ends: 0 if it completed, 5 if not, 124 when `timeout` is over first (it then goes on).
+
+    With `--json` the one object is the Turn as it ended, or `{"status": "timeout"}`.
+    """
+    seconds = None if timeout is None else duration_ms(timeout) / 1000
+    try:
+        async with asyncio.timeout(seconds):
+            await _show(session, output, turn_id=turn.id, jsonl=jsonl)
+            outcome = await turn.wait()
+    except TimeoutError:
+        if output.as_json:
+            output.object({"status": "timeout", "session_id": session.id, "turn_id": turn.id})
+        output.note(f"Still going after {timeout}. The Turn goes on: helmr session watch {session.id}")
+        return TIMED_OUT
+    if output.as_json:
+        output.object(outcome.turn)
+    elif not jsonl:
+        show_end(outcome.turn, output)
+    return DONE if outcome.status == "completed" else NOT_COMPLETED
+
+
+async def follow_session(session: SessionRef[Any, Any], output: Output, *, after: int, jsonl: bool) -> int:
+    """Show a Session until it is closed and sealed."""
+    await _show(session, output, turn_id=None, jsonl=jsonl, after=after)
+    output.fresh_line()
+    return DONE
+
+
+def show_end(turn: TurnState, output: Output) -> None:
+    """The response of a Turn, and how it ended."""
+    if turn.response is not UNSET:
+        output.fresh_line()
+        output.content(turn.response)
+    output.fresh_line()
+    text = f"Turn {turn.sequence} {turn.status}"
+    if turn.error is not UNSET:
+        text += f": {turn.error.code}" + (f": {turn.error.message}" if turn.error.message is not UNSET else "")
+    if turn.payload_expired_at is not UNSET:
+        text += f" (its payload expired {turn.payload_expired_at})"
+    output.note(text + ".")
+
+
+def show_event(event: Event, output: Output) -> None:
+    """One Event: output as text, anything else as a note."""
+    if event.kind == "turn.output" and not isinstance(event.data, Mapping):
+        output.content(event.data)
+    else:
+        output.note(describe(event))
+
+
+def describe(event: Event) -> str:
+    """An Event in one line."""
+    data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
+    facts = ", ".join(f"{name}: {_brief(value)}" for name, value in data.items() if value is not None)
+    return f"[{event.sequence}] {event.kind}" + (f" ({facts})" if facts else "")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):  # pyright: ignore[reportUnknownVariableType]
+        value = as_text(value)  # pyright: ignore[reportUnknownArgumentType]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+async def _show(session: SessionRef[Any, Any], output: Output, *, turn_id: str | None, jsonl: bool, after: int = 0) -> None:
+    async with session.events.stream(after=after) as events:
+        async for event in events:
+            if turn_id is not None and event.turn_id != turn_id and not _concerns_all(event):
+                continue
+            if jsonl:
+                output.object(event)
+            elif not output.as_json:
+                show_event(event, output)
+            if event.turn_id == turn_id and event.kind in ENDS:
+                return
+
+
+def _concerns_all(event: Event) -> bool:
+    """Whether someone who watches one Turn wants to know it: holds, losses, the end of the Session."""
+    return event.turn_id is None and event.kind in ("session.held", "session.process_failed", "session.closed", "computer.restored")
