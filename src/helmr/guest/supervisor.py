@@ -68,7 +68,7 @@ class Supervisor:
         self._loop.add_signal_handler(signal.SIGTERM, ending.set)
         self._uplink.connect()
         await ending.wait()
-        while kill(descendants(os.getpid())):
+        while kill(descendants(os.getpid())):  # noqa: ASYNC110 - dying processes of others give no event to wait for
             await asyncio.sleep(_SWEEP_SECONDS)
 
     # --- what scopes need of the stream -----------------------------------------------------------------------------------

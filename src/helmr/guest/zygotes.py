@@ -52,7 +52,7 @@ class Zygote:
         arguments += [argument for module in recipe.preload for argument in ("--preload", module)]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _CODE, runtime, *arguments], stdin=theirs, start_new_session=True, cwd="/"
+                [sys.executable, "-I", "-c", _CODE, runtime, *arguments], stdin=theirs.fileno(), start_new_session=True, cwd="/"
             )
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket.fileno(), self.read)
