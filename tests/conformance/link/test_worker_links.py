@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import aiohttp
 import pytest
-from link_server import CREDENTIAL, endpoint, links_of
+from tests.unit.worker.link_server import CREDENTIAL, endpoint, links_of
 
 from helmr.host.worker.flow import HIGH_WATER
 from helmr.host.worker.link_websocket import WebSocketLinks, link_url
@@ -58,6 +58,7 @@ class Pair:
     def __init__(self) -> None:
         self.ears = {"control": Ear(), "worker": Ear()}
         self.links: dict[str, Link] = {}
+        self.accepted = asyncio.Event()
 
 
 @asynccontextmanager
@@ -66,12 +67,12 @@ async def pair_of(kind: str) -> AsyncIterator[Pair]:
 
     def accept(link: Link) -> Ear:
         pair.links["control"] = link
+        pair.accepted.set()
         return pair.ears["control"]
 
     async with links_of(kind, accept) as connect:
         pair.links["worker"] = await connect(pair.ears["worker"])
-        while "control" not in pair.links:
-            await asyncio.sleep(0)
+        await pair.accepted.wait()
         yield pair
         pair.links["worker"].close()
 
@@ -118,9 +119,7 @@ async def test_sending_never_calls_the_receiver_back_within_the_call(kind: str, 
         await pair.ears[other(sender)].until(lambda: pair.ears[other(sender)].heard == [b"x"])
 
 
-async def test_what_was_sent_before_a_close_arrives_and_only_the_other_end_hears_of_the_close(
-    kind: str, sender: str, bounded: Bounded
-) -> None:
+async def test_what_was_sent_before_a_close_arrives_and_only_the_other_end_hears_of_it(kind: str, sender: str, bounded: Bounded) -> None:
     async with bounded(), pair_of(kind) as pair:
         for number in range(100):
             pair.links[sender].send(b"%d" % number)

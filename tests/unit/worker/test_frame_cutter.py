@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ def cut_all(data: bytes, cuts: list[int]) -> tuple[list[tuple[bool, bytes]], int
     pieces: list[tuple[bool, bytes]] = []
     count = 0
     places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         cut = cutter.feed(data[start:end])
         pieces += cut.pieces
         count += cut.frames
@@ -27,9 +29,7 @@ def cut_all(data: bytes, cuts: list[int]) -> tuple[list[tuple[bool, bytes]], int
 
 
 @given(frames, st.lists(st.integers(0, 100_000), max_size=40))
-def test_frames_cut_anywhere_come_out_whole_in_order_and_with_the_supervisors_own_in_their_place(
-    said: list[Frame], cuts: list[int]
-) -> None:
+def test_frames_cut_anywhere_come_out_whole_and_in_order_the_supervisors_own_among_them(said: list[Frame], cuts: list[int]) -> None:
     pieces, count, cutter = cut_all(b"".join(encode(*frame) for frame in said), cuts)
     found: list[Frame] = []
     for own, piece in pieces:

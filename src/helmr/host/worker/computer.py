@@ -21,14 +21,14 @@ from helmr.host.worker.uplink import Uplink
 from helmr.protocol import jsontext
 from helmr.protocol.errors import ContentInvalid
 from helmr.protocol.frames import PROTOCOL, SUPERVISOR, FrameError, encode
-from helmr.protocol.imageconfig import ImageConfig, image_config
+from helmr.protocol.imageconfig import WORKSPACE, ImageConfig, image_config
 from helmr.protocol.manifest import TemplateManifest
 from helmr.protocol.wire import from_wire
 
 HELLO_SECONDS: Final = 10.0
 ATTEMPTS: Final = 4
 """How often a supervisor that hangs up before its hello is tried before the control plane hears of it."""
-REATTACH_SECONDS: Final = 0.1
+REATTACH_SECONDS: Final = 0.05
 REATTACH_LIMIT_SECONDS: Final = 5.0
 STEADY_SECONDS: Final = 10.0
 """A stream that held so long makes the next attachment a first one."""
@@ -65,6 +65,7 @@ class Computer:
         self._host = host
         self._template: TemplateManifest | None = None
         self._config = ImageConfig()
+        self._workspace = WORKSPACE
         self._turn = asyncio.Lock()
         self._starting: asyncio.Task[None] | None = None
         self._stream: SupervisorStream | None = None
@@ -72,7 +73,7 @@ class Computer:
         self._greeted = False
         self._greeting: asyncio.Future[None] | None = None
         self._joining: asyncio.Task[None] | None = None
-        self._pause = REATTACH_SECONDS
+        self._pause = REATTACH_SECONDS / 2
         self._since = 0.0
 
     # --- the control plane's requests -----------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class Computer:
             self.state = "failed"
             self.tell("computer.state", fence=message["fence"], state="failed", error=failure.to_wire())
 
-        self._starting = self.spawn(answered(self._start(message), failed, "computer.start", computer=self.id), f"start-{self.id}")
+        self._starting = self.spawn(answered(lambda: self._start(message), failed, "computer.start", computer=self.id), f"start-{self.id}")
 
     def attach(self, message: Mapping[str, Any]) -> None:
         """computer.attach: join the supervisor's stream to a slot."""
@@ -97,7 +98,9 @@ class Computer:
             self.tell("computer.state", fence=message["fence"], state="failed", error=failure.to_wire())
 
         self._close_stream()
-        self._joining = self.spawn(answered(self._attach(message), failed, "computer.attach", computer=self.id), f"attach-{self.id}")
+        self._joining = self.spawn(
+            answered(lambda: self._attach(message), failed, "computer.attach", computer=self.id), f"attach-{self.id}"
+        )
 
     def end(self, message: Mapping[str, Any], *, destroy: bool) -> None:
         """computer.stop and computer.destroy. A start that is under way is given up."""
@@ -108,7 +111,7 @@ class Computer:
         def failed(failure: Failure) -> None:
             self.tell("computer.state", fence=message["fence"], state="failed", error=failure.to_wire())
 
-        self.spawn(answered(self._end(message["fence"], destroy), failed, what, computer=self.id), f"end-{self.id}")
+        self.spawn(answered(lambda: self._end(message["fence"], destroy), failed, what, computer=self.id), f"end-{self.id}")
 
     def start_session(self, message: Mapping[str, Any]) -> None:
         """session.start: the bundle, the scope, and the supervisor's scope.start."""
@@ -208,9 +211,9 @@ class Computer:
         async with self._turn:
             self.state = "starting"
             layers = await self._host.images.ensure(self.environment, template.image)
-            await self._host.gate.start(self.id, message["fence"], self.environment, template, layers)
+            reply = await self._host.gate.start(self.id, message["fence"], self.environment, template, layers)
             self.fence = message["fence"]
-            self.remember(template)
+            self.remember(template, reply.get("paths"))
             if self._is_gone():
                 raise HostdRefused("computer_exited", "The Computer ended as soon as it was started.")
             self.state = "running"
@@ -219,11 +222,12 @@ class Computer:
     def _is_gone(self) -> bool:
         return self.state == "gone"
 
-    def remember(self, template: TemplateManifest | None) -> None:
-        """What its processes need of the Template, when it is known."""
-        if template is not None:
-            self._template = template
-            self._config = image_config(template.image)
+    def remember(self, template: TemplateManifest, paths: Mapping[str, Any] | None) -> None:
+        """What its processes need to know of the Template, and where its folders are as they see them."""
+        self._template = template
+        self._config = image_config(template.image)
+        if paths is not None:
+            self._workspace = str(paths["workspace"])
 
     async def _attach(self, message: Mapping[str, Any]) -> None:
         async with self._turn:
@@ -285,10 +289,16 @@ class Computer:
             "preload": preload,
             "path": [inside, *config.python_path],
             "env": {**config.env, **message["environment"]},
-            "cwd": config.workdir,
+            "cwd": self._inside(config.workdir),
             **({"user": config.user} if config.user != "root" else {}),
             "open": {**message["open"], "bundle": inside},
         }
+
+    def _inside(self, path: str) -> str:
+        """Where a path of the image is: a driver without a file system of its own has its workspace elsewhere."""
+        if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
+            return self._workspace + path[len(WORKSPACE) :]
+        return path
 
     def _hear(self, said: Mapping[str, Any]) -> None:
         kind = said.get("t")

@@ -45,10 +45,10 @@ def failure_of(error: Exception) -> Failure:
             return Failure(code="internal", message=f"The worker failed: {type(error).__name__}: {error}")
 
 
-async def answered(work: Awaitable[None], failed: Callable[[Failure], None], what: str, **facts: object) -> None:
+async def answered(work: Callable[[], Awaitable[None]], failed: Callable[[Failure], None], what: str, **facts: object) -> None:
     """Do `work`; tell `failed` when it raises. Only cancellation passes."""
     try:
-        await work
+        await work()
     except Exception as error:
         failure = failure_of(error)
         if failure.code == "internal":

@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from helmr.host.hostd.client import HostdRefused, Notify
 from helmr.protocol.link import Link, LinkEnd
+
+__all__ = ["BlobSource", "Hostd", "HostdConnect", "HostdRefused", "LinkFactory", "LinkUnavailable", "Notify", "WorkerEnd"]
 
 
 class Hostd(Protocol):
-    """A connection to hostd; `docs/architecture.md` names the requests.
+    """A connection to hostd, as `HostdClient` is; `docs/architecture.md` names the requests.
 
     A refusal raises `HostdRefused` (with hostd's code), a lost connection `ConnectionError`. Replies are hostd's JSON objects.
     """
@@ -28,18 +31,6 @@ class Hostd(Protocol):
 
     async def close(self) -> None: ...
 
-
-class HostdRefused(Exception):
-    """hostd answered with an error."""
-
-    def __init__(self, code: str, message: str) -> None:
-        self.code = code
-        self.message = message
-        super().__init__(f"{message} ({code})")
-
-
-Notify = Callable[[str, Mapping[str, Any]], None]
-"""Called in the event loop with the name and the members of each notification of hostd."""
 
 HostdConnect = Callable[[Notify], Awaitable[Hostd]]
 """Connects to hostd. Raises `OSError` when none listens."""

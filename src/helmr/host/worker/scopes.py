@@ -79,7 +79,7 @@ class Scopes:
             scope = self._scopes[channel] = Scope(channel)
             failed = self._failing(scope)
             scope.task = self._host.spawn(
-                answered(self._start(scope, prepare), failed, "session.start", channel=channel), f"session-start-{channel}"
+                answered(lambda: self._start(scope, prepare), failed, "session.start", channel=channel), f"session-start-{channel}"
             )
         elif scope.exit is not None:
             self._host.tell("session.exited", **scope.exit)

@@ -254,7 +254,7 @@ class Worker:
             finally:
                 self._builds.discard(request)
 
-        self.spawn(answered(build(), failed, "image.build", request=request), f"image-{request}")
+        self.spawn(answered(build, failed, "image.build", request=request), f"image-{request}")
 
     async def _lease(self, computers: list[str], seconds: float) -> None:
         try:
@@ -293,7 +293,9 @@ class Worker:
                 computer = self._computers[name] = Computer(self, name, entry["fence"], str(entry["environment"]))
                 computer.state = str(entry["state"])
             if entry.get("template") is not None and not computer.has_template:
-                computer.remember(_template(name, entry["template"]))
+                template = _template(name, entry["template"])
+                if template is not None:
+                    computer.remember(template, entry.get("paths"))
         for name, computer in tuple(self._computers.items()):
             entry = told.get(name)
             if computer.state == "running" and (entry is None or entry.get("state") in GONE):

@@ -1,0 +1,114 @@
+"""The hostd of a state folder: found, or started when none runs. It outlives whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Final, Literal
+
+from helmr.host.hostd.client import HostdClient, HostdRefused
+from helmr.host.worker.failure import logger
+from helmr.host.worker.ports import Notify
+from helmr.protocol.errors import SetupError
+
+START_SECONDS: Final = 30.0
+"""How long a hostd that was just started may take to answer: it probes the host first."""
+
+CREDENTIALS: Final = frozenset({"HELMR_WORKER_CREDENTIAL", "HELMR_API_KEY"})
+"""Of the worker's environment hostd gets all but these."""
+
+DriverName = Literal["bubblewrap", "process"]
+
+
+class HostdProcess:
+    """hostd on `folder`. What it writes goes to `hostd.log` there; `driver` is for one that is started here."""
+
+    def __init__(self, folder: Path, driver: DriverName = "bubblewrap") -> None:
+        self.folder = folder.absolute()
+        self._driver: DriverName = driver
+        self._pid: int | None = None
+        """The one started here, until its end was seen."""
+        self._starting = asyncio.Lock()
+
+    async def connect(self, notify: Notify) -> HostdClient:
+        """A `HostdConnect`: starts a hostd where none listens. Raises `ConnectionError` when none can be had."""
+        try:
+            return await HostdClient.connect(self._socket, notify)
+        except OSError:
+            try:
+                await self.ensure()
+            except SetupError as error:
+                raise ConnectionError(error.detail) from error
+            return await HostdClient.connect(self._socket, notify)
+
+    async def ensure(self) -> None:
+        """Return once a hostd answers. Raises `SetupError` with the end of its log."""
+        async with self._starting:
+            if await self._answers():
+                return
+            self._reap()
+            log = self.folder / "hostd.log"
+            self._pid = await asyncio.to_thread(self._spawn, log)
+            logger.info("hostd.started", pid=self._pid, state=str(self.folder), driver=self._driver)
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    while not await self._answers():
+                        status = self._reap()
+                        if status is not None and not await self._answers():
+                            raise SetupError(f"hostd ended with {status}: {await asyncio.to_thread(_tail, log)}", hint=f"Its log is {log}.")
+                        await asyncio.sleep(0.02)
+            except TimeoutError:
+                tail = await asyncio.to_thread(_tail, log)
+                raise SetupError(f"hostd did not answer within {START_SECONDS:.0f} s: {tail}", hint=f"Its log is {log}.") from None
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "hostd.sock"
+
+    async def _answers(self) -> bool:
+        """Whether one listens and knows its host: it may listen and then find that the host can't do what is needed."""
+        try:
+            client = await HostdClient.connect(self._socket)
+        except OSError:
+            return False
+        try:
+            await client.info()
+        except (ConnectionError, HostdRefused):
+            return False
+        finally:
+            await client.close()
+        return True
+
+    def _spawn(self, log: Path) -> int:
+        """A process in a session of its own: signals of this terminal and our end are none of its business."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        arguments = [sys.executable, "-m", "helmr.host.hostd", "--state", str(self.folder), "--driver", self._driver]
+        writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), writing, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        environment = {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
+        return os.posix_spawn(sys.executable, arguments, environment, file_actions=files, setsid=True)
+
+    def _reap(self) -> int | None:
+        """The exit status of the one started here, once it ended."""
+        if self._pid is None:
+            return None
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        except ChildProcessError:
+            self._pid = None
+            return None
+        if pid == 0:
+            return None
+        self._pid = None
+        return os.waitstatus_to_exitcode(status)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return " / ".join(lines[-3:])[-600:] or "it said nothing"

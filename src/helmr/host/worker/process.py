@@ -1,0 +1,98 @@
+"""The worker as a process of its own: `helmr worker`.
+
+Connects to the hostd of a state folder, starting one when none runs; takes its credential from the configuration or the environment;
+drains at SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from helmr.host.worker.blobs import HttpBlobs
+from helmr.host.worker.config import WorkerConfig
+from helmr.host.worker.hostd_process import DriverName, HostdProcess
+from helmr.host.worker.link_websocket import WebSocketLinks
+from helmr.host.worker.worker import Worker
+from helmr.protocol.errors import ConfigurationMissing
+
+CREDENTIAL_VARIABLE: Final = "HELMR_WORKER_CREDENTIAL"
+URL_VARIABLE: Final = "HELMR_API_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProcessConfig:
+    """What `helmr worker` is told. `url` and `credential` come from the environment when they are None."""
+
+    state: Path
+    url: str | None = None
+    credential: str | None = None
+    hostd_state: Path | None = None
+    """The state folder of hostd; by default `STATE/hostd`."""
+    driver: DriverName = "bubblewrap"
+    """For a hostd that is started here."""
+    worker: WorkerConfig | None = None
+    """The rest; its `state` wins over the one above."""
+
+
+async def run_worker(config: WorkerProcessConfig) -> None:
+    """Run until SIGTERM or SIGINT; then drain and let go. A second signal lets go at once. The Computers and hostd go on.
+
+    Raises `ConfigurationMissing` without an address or a credential, `SetupError` when no hostd can be had.
+    """
+    url = config.url or os.environ.get(URL_VARIABLE)
+    credential = config.credential or os.environ.get(CREDENTIAL_VARIABLE)
+    if not url or not credential:
+        raise ConfigurationMissing(
+            "A worker needs the control plane's address and a worker credential.",
+            hint=f"Give --url and --credential, or set {URL_VARIABLE} and {CREDENTIAL_VARIABLE}.",
+        )
+    hostd = HostdProcess(config.hostd_state or config.state / "hostd", config.driver)
+    await hostd.ensure()
+    settings = config.worker or WorkerConfig(state=config.state)
+    async with aiohttp.ClientSession() as session:
+        links = WebSocketLinks(session, url, credential)
+        blobs = HttpBlobs(session, url, credential, settings.cache / "blobs")
+        worker = Worker(settings, hostd=hostd.connect, links=links.connect, blobs=blobs)
+        await worker.start()
+        try:
+            await _until_told(worker)
+        finally:
+            await worker.stop()
+            await links.stop()
+
+
+async def _until_told(worker: Worker) -> None:
+    """Wait for a signal and drain; raise what ended the worker, should it end by itself."""
+    loop = asyncio.get_running_loop()
+    told = [asyncio.Event(), asyncio.Event()]
+
+    def hear() -> None:
+        next((event for event in told if not event.is_set()), told[-1]).set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, hear)
+    running = asyncio.ensure_future(worker.wait())
+    first = asyncio.ensure_future(told[0].wait())
+    second = asyncio.ensure_future(told[1].wait())
+    draining: asyncio.Future[None] | None = None
+    try:
+        await asyncio.wait((running, first), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            draining = asyncio.ensure_future(worker.drain())
+            await asyncio.wait((running, draining, second), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        for waiting in (running, first, second, draining):
+            if waiting is not None:
+                waiting.cancel()
+        for number in numbers:
+            loop.remove_signal_handler(number)
