@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted_steps import ScriptedRunner, quiet_network
+from tests.unit.images.scripted_steps import ScriptedRunner, quiet_network
 
 from helmr.host.sandbox.images import LayerStore
 from helmr.host.sandbox.images.keys import base_key, step_key
@@ -144,7 +144,7 @@ import asyncio, sys
 from pathlib import Path
 from helmr.host.sandbox.images import LayerStore
 from helmr.protocol.manifest import ImageManifest, ImageStep
-from scripted_steps import ScriptedRunner, quiet_network
+from tests.unit.images.scripted_steps import ScriptedRunner, quiet_network
 
 async def main():
     store = LayerStore(Path(sys.argv[1]), network=quiet_network())
@@ -162,7 +162,7 @@ asyncio.run(main())
 async def test_a_build_that_is_killed_leaves_no_half_layer(tmp_path: Path) -> None:
     root = tmp_path / "images"
     builder = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HANG, str(root), cwd=Path(__file__).parent, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", HANG, str(root), cwd=Path(__file__).parents[3], stdout=asyncio.subprocess.PIPE
     )
     assert builder.stdout is not None
     assert await asyncio.wait_for(builder.stdout.readline(), 20) == b"hanging\n"

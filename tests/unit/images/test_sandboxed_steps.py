@@ -104,9 +104,7 @@ async def test_copies_are_roots_follow_the_guests_links_and_keep_what_was_there(
     digest = builder.listing(**{"a.txt": "new", "deep/b.txt": "b"})
     copied = ImageStep(kind="copy", dest="/link/place", blob=digest)
     layers = await builder.build(
-        sh(
-            "mkdir -p /srv/real/place; chmod 700 /srv/real/place; cd /srv/real/place; echo old > a.txt; echo stays > c; ln -s ../srv/real /link"
-        ),
+        sh("mkdir -p /srv/real/place; cd /srv/real/place; echo old > a.txt; echo stays > c; chmod 700 .; ln -s ../srv/real /link"),
         copied,
         sh("cd /srv/real/place; cat a.txt c; stat -c '%a %U' . deep/b.txt; test -L /link; test ! -e /.helmr-copy"),
         ImageStep(kind="copy", dest="/tmp", blob=digest),

@@ -9,7 +9,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Generator
+import sys
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from helmr.host.sandbox.images.bases import Bases
-from helmr.host.sandbox.images.keys import step_key
+from helmr.host.sandbox.images.keys import base_key, step_key
 from helmr.host.sandbox.images.network import BuildNetwork
 from helmr.host.sandbox.images.steps import StepBuilder, describe
+from helmr.host.sandbox.interior import PYTHON_BINARY
 from helmr.host.sandbox.runner import StepRunner
+from helmr.protocol.errors import ImageUnsupported
 from helmr.protocol.imageconfig import ImageConfig, image_config
 from helmr.protocol.manifest import ImageBase, ImageManifest
 
@@ -66,6 +69,8 @@ class LayerStore:
         """
         base = await self._bases.ensure(image, log, self._made)
         layers, parent, config = list(base.layers), base.key, base.config
+        if image.base != "host":
+            await self._check_python(image, parent, layers, runner, log)
         for number, step in enumerate(image.steps, 1):
             if step.kind not in _SETTINGS:
                 others: list[Layer] = []
@@ -107,6 +112,23 @@ class LayerStore:
                 return False
             await asyncio.to_thread(shutil.rmtree, aside)
             return True
+
+    async def _check_python(self, image: ImageManifest, base: str, layers: Sequence[Layer], runner: StepRunner, log: Log) -> None:
+        """Raise `ImageUnsupported` unless the worker's Python runs over `layers` [A9]. Remembered as an empty layer of its own."""
+
+        async def check(files: Path) -> None:
+            said: list[str] = []
+            code = await runner.run(
+                [layer.path for layer in layers], files, [PYTHON_BINARY, "-I", "-S", "-c", ""], {}, "/", "", None, said.append
+            )
+            if code != 0:
+                text = " ".join(said)[-500:] or "it said nothing"
+                raise ImageUnsupported(
+                    f"The worker's Python does not run in {image.reference}: exit code {code}, {text}.",
+                    hint='Start from an image with the GNU C library of this host or a newer one, such as "python:3.12-slim".',
+                )
+
+        await self._made(base_key("python", base, sys.version), f"check that Python runs in {image.reference}", check, log)
 
     async def _made(self, key: str, title: str, build: Callable[[Path], Awaitable[None]], log: Log) -> Layer:
         """The layer `key`, built by `build` into the empty folder it gets unless it exists."""
