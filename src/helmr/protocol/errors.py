@@ -551,6 +551,12 @@ class AlreadyRunning(SetupError):
     code = "already_running"
 
 
+class NotConfigured(SetupError):
+    """A setting that this command needs is missing."""
+
+    code = "setting_missing"
+
+
 class MigrationFailed(SetupError):
     """The database can't be brought to this version."""
 

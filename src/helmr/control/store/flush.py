@@ -138,8 +138,9 @@ class PostgresFlush:
 
     async def _prepared(self) -> Any:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.dedicated()
-            self._statement = await self._connection.prepare(_FLUSH)
+            connection = await self._database.dedicated()
+            self._statement = await connection.prepare(_FLUSH)
+            self._connection = connection
         return self._statement
 
     async def _check(self) -> None:

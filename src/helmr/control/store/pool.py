@@ -6,7 +6,7 @@ SPEC 11 (503 when the database is away), DESIGN I3, I6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -34,7 +34,7 @@ _SETTINGS: Final = {"application_name": "helmr", "jit": "off", "plan_cache_mode"
 
 
 @contextmanager
-def database_errors() -> Iterator[None]:
+def database_errors() -> Generator[None]:
     """Turn "the database is away" in any form into `DatabaseUnavailable`."""
     try:
         yield
@@ -82,7 +82,7 @@ class Database:
             return await asyncpg.connect(self.dsn, server_settings=_SETTINGS, timeout=self._acquire_seconds)
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncGenerator[Connection]:
         """A pooled connection, for reads. Raises `DatabaseUnavailable`."""
         if self._pool is None:
             raise DatabaseUnavailable("The database is not connected.")

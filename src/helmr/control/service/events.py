@@ -1,0 +1,100 @@
+"""Timelines: pages, and following live. SPEC [E1], [E3], [E4]."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+from helmr.control.service import render
+from helmr.control.service.core import Core
+from helmr.control.service.principals import Principal
+from helmr.control.service.reply import StoredEvent
+from helmr.control.store.queries import events
+from helmr.protocol.errors import CursorExpired, InvalidCursor, SessionNotFound
+from helmr.protocol.ids import is_id
+from helmr.protocol.limits import EVENTS_PAGE_BYTES, EVENTS_PAGE_MAX
+
+HEARTBEAT_SECONDS: Final = 15.0
+
+
+class Events:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def page(self, principal: Principal, session_id: str, after: int, limit: int) -> bytes:
+        """An EventPage's JSON. Bounded by `limit` and by 4 MiB, but always at least one event when there is one."""
+        principal.require("sessions.read")
+        records, state, more = await self._read(principal, session_id, after, limit)
+        body = b",".join(record.body for record in records)
+        following = records[-1].sequence if records else after
+        tail = (
+            f'],"next_after":{following},"has_more":{"true" if more else "false"},'
+            f'"retained_after":{state["retained_after"]},"sealed":{"true" if state["sealed"] else "false"}}}'
+        )
+        return b'{"records":[' + body + tail.encode()
+
+    async def follow(self, principal: Principal, session_id: str, after: int) -> AsyncIterator[list[StoredEvent]]:
+        """Every event after `after`, in order, each once, until the Session is closed and sealed [E4].
+
+        The first list comes at once, even empty; an empty one comes when 15 s passed without an event. Between events nothing is held
+        but a bounded buffer.
+        """
+        principal.require("sessions.read")
+        follower = self._core.hub.follow(session_id)
+        try:
+            cursor = after
+            first = True
+            while True:
+                if follower.behind:
+                    follower.behind = False
+                    records, state, more = await self._read(principal, session_id, cursor, EVENTS_PAGE_MAX, beyond=not first)
+                    follower.behind = follower.behind or more
+                    if records:
+                        cursor = records[-1].sequence
+                    if records or first:
+                        yield records
+                    first = False
+                    if state["sealed"] and not more and not follower.behind:
+                        return
+                    continue
+                batch = follower.take(cursor)
+                if batch:
+                    cursor = batch[-1].sequence
+                    yield batch
+                    continue
+                if follower.behind:
+                    continue
+                if not await follower.wait(HEARTBEAT_SECONDS):
+                    # A notice may have been lost (I6): look into the log, at the pace of the heartbeats.
+                    follower.behind = True
+                    yield []
+        finally:
+            self._core.hub.unfollow(session_id, follower)
+
+    async def _read(
+        self, principal: Principal, session_id: str, after: int, limit: int, *, beyond: bool = False
+    ) -> tuple[list[StoredEvent], Any, bool]:
+        state = None
+        async with self._core.database.connection() as connection:
+            if is_id(session_id):
+                state = await events.timeline_state(connection, session_id=session_id, environment_id=principal.environment_id)
+            if state is None:
+                raise SessionNotFound()
+            last = state["next_event"] - 1
+            if after > last and not beyond:
+                raise InvalidCursor(f"The timeline ends at {last}.")
+            if after < state["retained_after"]:
+                raise CursorExpired(retained_after=state["retained_after"])
+            rows: Sequence[Any] = await events.events_after(connection, session_id=session_id, after=after, count=limit + 1)
+        more = len(rows) > limit
+        records: list[StoredEvent] = []
+        size = 0
+        for row in rows[:limit]:
+            size += len(row["data"]) + 250
+            if size > EVENTS_PAGE_BYTES and records:
+                return records, state, True
+            turn = row["turn_id"]
+            records.append(
+                render.event(session_id, None if turn is None else str(turn), row["sequence"], row["created_at"], row["kind"], row["data"])
+            )
+        return records, state, more

@@ -1,0 +1,147 @@
+"""What this control plane knows of Session processes whose Computer is attached here. Memory only: the database has all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from helmr.control.service.frames_up import Up
+from helmr.protocol import frames
+from helmr.protocol.link import Link, guest
+
+_ACK_SECONDS: Final = 0.02
+_ACK_FRAMES: Final = 16
+
+
+class Guest:
+    """One Session process: a channel of a Computer, which is its epoch."""
+
+    __slots__ = (
+        "accepted",
+        "ack_handle",
+        "answered",
+        "ended",
+        "hot",
+        "idle",
+        "lost",
+        "number",
+        "output_bytes",
+        "queue",
+        "received",
+        "root_session_id",
+        "seat",
+        "sent_messages",
+        "session_id",
+        "started_at",
+        "stopped",
+        "stored",
+        "stored_events",
+        "task",
+        "turn_id",
+    )
+
+    def __init__(self, seat: Seat, session_id: str, root_session_id: str, number: int, stored: int) -> None:
+        self.seat = seat
+        self.session_id = session_id
+        self.root_session_id = root_session_id
+        self.number = number
+        self.received = stored
+        """The highest op that arrived; lower ones are repeats."""
+        self.stored = stored
+        """The highest op that the database has, or that was refused for good; acknowledged with each frame downwards."""
+        self.accepted = stored
+        """The highest op that was acknowledged."""
+        self.hot = 0
+        """Hot items in the batcher."""
+        self.idle = asyncio.Event()
+        """Set while `hot` is 0: a slow operation waits for it, so that operations keep their order."""
+        self.idle.set()
+        self.queue: deque[tuple[int, Up | Callable[[], Any]]] = deque()
+        self.task: asyncio.Task[None] | None = None
+        self.turn_id: str | None = None
+        self.started_at: datetime | None = None
+        self.output_bytes = 0
+        self.stopped: str | None = None
+        """The Turn that was told to stop."""
+        self.ended = False
+        """It was told that no Turn comes any more."""
+        self.lost = False
+        self.sent_messages: set[str] = set()
+        self.answered: set[int] = set()
+        self.stored_events: list[list[int]] = []
+        """[op, sequence] of outputs somebody awaits now."""
+        self.ack_handle: asyncio.TimerHandle | None = None
+
+    def begin_turn(self, turn_id: str, started_at: datetime) -> None:
+        self.turn_id = turn_id
+        self.started_at = started_at
+        self.output_bytes = 0
+        self.stopped = None
+        self.sent_messages.clear()
+        self.answered.clear()
+
+    def send(self, payload: bytes) -> None:
+        """Write a frame downwards; it acknowledges what is stored."""
+        self._acknowledged()
+        self.seat.write(frames.encode(self.number, self.stored, payload))
+
+    def ack(self) -> None:
+        """Acknowledge soon: with what is awaited now at once, else with the next frame, after 16 frames or 20 ms."""
+        if self.stored_events:
+            pairs, self.stored_events = self.stored_events, []
+            body = ",".join(f"[{op},{sequence}]" for op, sequence in pairs)
+            self.send(b'{"t":"stored","ops":[' + body.encode() + b"]}")
+        elif self.stored - self.accepted >= _ACK_FRAMES:
+            self.ack_now()
+        elif self.ack_handle is None and self.stored > self.accepted:
+            self.ack_handle = asyncio.get_running_loop().call_later(_ACK_SECONDS, self.ack_now)
+
+    def ack_now(self) -> None:
+        if self.stored > self.accepted and not self.lost:
+            self._acknowledged()
+            self.seat.write(frames.encode(self.number, self.stored))
+
+    def _acknowledged(self) -> None:
+        self.accepted = self.stored
+        if self.ack_handle is not None:
+            self.ack_handle.cancel()
+            self.ack_handle = None
+
+    def forget(self) -> None:
+        """Its stream is gone: nothing is sent any more."""
+        self.lost = True
+        if self.ack_handle is not None:
+            self.ack_handle.cancel()
+            self.ack_handle = None
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A Computer on a link: where its frames go, and its Session processes by channel."""
+
+    computer_id: str
+    environment_id: str
+    fence: int
+    slot: int
+    link: Link
+    worker_id: str
+    attached: bool = False
+    guests: dict[int, Guest] = field(default_factory=dict[int, Guest])
+    starting: set[int] = field(default_factory=set[int])
+    """Channels for which session.start was sent on this link."""
+    _out: list[bytes] = field(default_factory=list[bytes])
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame; what is written in one turn of the loop leaves as one message."""
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(frame)
+
+    def _flush(self) -> None:
+        body = b"".join(self._out)
+        self._out.clear()
+        self.link.send(guest(self.slot, body))

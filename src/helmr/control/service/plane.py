@@ -1,0 +1,109 @@
+"""One control plane: the services put together. Any number of them work on one database. DESIGN 1, 2."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from helmr.control.service.agents import Agents
+from helmr.control.service.batcher import Batcher
+from helmr.control.service.controls import Controls
+from helmr.control.service.core import Core
+from helmr.control.service.deployments import Blobs, Deployments
+from helmr.control.service.dispatch import Dispatcher
+from helmr.control.service.events import Events
+from helmr.control.service.health import Health
+from helmr.control.service.hub import Hub
+from helmr.control.service.links import Links, LogLine
+from helmr.control.service.manifests import Manifests
+from helmr.control.service.principals import Principals
+from helmr.control.service.processes import Processes
+from helmr.control.service.reads import Reads
+from helmr.control.service.sessions import Sessions
+from helmr.control.service.turns import Turns
+from helmr.control.store.flush import PostgresFlush
+from helmr.control.store.pool import Database
+from helmr.control.store.queries import identity
+from helmr.objects.store import BlobStore
+from helmr.protocol.ids import new_id
+
+log = structlog.get_logger("helmr.plane")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneConfig:
+    worker_token: str | None = None
+    """The credential that workers present on a link over the network; None refuses them all."""
+
+
+class ControlPlane:
+    """A Service. The database is started and migrated before, and stopped after it."""
+
+    def __init__(self, database: Database, blobs: BlobStore, config: PlaneConfig | None = None, *, on_log: LogLine | None = None) -> None:
+        config = config or PlaneConfig()
+        self.id = new_id()
+        self.database = database
+        self._others = False
+        self._started_at: float | None = None
+        self._flushes = PostgresFlush(database)
+        self._batcher = Batcher(self._flushes, origin=self.origin)
+        self.hub = Hub()
+        core = Core(database, self._batcher, self.hub, origin=self.origin)
+        manifests = Manifests()
+        self.principals = Principals(database, worker_token=config.worker_token)
+        self.sessions = Sessions(core, manifests)
+        self.turns = Turns(core, Reads(database))
+        self.controls = Controls(core)
+        self.events = Events(core)
+        self.agents = Agents(core, manifests)
+        self.processes = Processes(core, manifests)
+        self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes)
+        self.links = Links(core, self.dispatcher, self.processes, plane_id=self.id, on_log=on_log)
+        self.deployments = Deployments(core, manifests, blobs, self.links)
+        self.blobs = Blobs(core, blobs)
+        self.health = Health(database)
+
+    async def start(self) -> None:
+        await self.beat()
+        await self._batcher.start()
+        self._started_at = time.monotonic()
+
+    async def stop(self) -> None:
+        """Idempotent. Workers keep their Computers and Turns; they link to another control plane, or to this one's successor."""
+        if self._started_at is None:
+            return
+        self._started_at = None
+        await self.links.stop()
+        await self.deployments.stop()
+        await self.dispatcher.stop()
+        await self._batcher.stop()
+        await self._flushes.close()
+        async with self.database.connection() as connection:
+            await identity.forget_plane(connection, id=self.id)
+
+    def origin(self) -> str | None:
+        """Who notices come from, when there is anybody to notice."""
+        return self.id if self._others else None
+
+    def noticed(self, payload: str) -> None:
+        """A notice of another control plane: Sessions that changed. Ids only; it may come twice or never (I6)."""
+        origin, _, ids = payload.partition(" ")
+        if origin == self.id:
+            return
+        for session_id in filter(None, ids.split(",")):
+            self.hub.touch(session_id)
+            self.dispatcher.sync_session(session_id)
+        self.links.poke()
+
+    async def beat(self) -> None:
+        """Say that this control plane is alive; learn whether others are."""
+        async with self.database.connection() as connection:
+            await identity.beat(connection, id=self.id)
+            self._others = await identity.other_planes(connection, id=self.id) > 0
+
+    def serving_seconds(self) -> float:
+        """For how long this control plane has served with a reachable database."""
+        since = max(self._started_at or time.monotonic(), self.health.reachable_since)
+        return time.monotonic() - since

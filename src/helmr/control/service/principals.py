@@ -1,0 +1,131 @@
+"""Who asks: API keys, their principals and permissions. SPEC 14.
+
+Tokens have 32 random bytes, so a plain SHA-256 is stored; it is looked up at each request, so that a revocation acts at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from helmr.control.store.pool import Connection, Database
+from helmr.control.store.queries import identity
+from helmr.protocol.errors import Forbidden, Unauthenticated
+from helmr.protocol.ids import new_id
+
+KEY_PREFIX: Final = "hlmr_sk_"
+WORKER_PREFIX: Final = "hlmr_wk_"
+
+PERMISSIONS: Final = (
+    "sessions.read",
+    "sessions.create",
+    "sessions.send",
+    "sessions.interrupt",
+    "sessions.resume",
+    "sessions.close",
+    "sessions.cancel",
+    "computers.read",
+    "deployments.read",
+    "deployments.write",
+)
+
+_CACHE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who asks, in one Environment. `id` is the retry identity's part [S4]."""
+
+    id: str
+    environment_id: str
+    kind: Literal["api_key", "user", "session"]
+    permissions: frozenset[str]
+    name: str = ""
+
+    def require(self, permission: str) -> None:
+        """Raise `Forbidden` naming the permission that is missing."""
+        if permission not in self.permissions:
+            raise Forbidden(f"This needs the permission {permission}.")
+
+    @property
+    def source(self) -> bytes:
+        """The InputSource of what it admits."""
+        return b'{"kind":"user"}' if self.kind == "user" else b'{"kind":"api_key"}'
+
+    @property
+    def by(self) -> dict[str, str]:
+        """How events name it."""
+        return {"kind": self.kind, "id": self.id}
+
+
+class Principals:
+    """Authentication. A key is trusted from memory for at most one second after it was last looked up."""
+
+    def __init__(self, database: Database, *, worker_token: str | None) -> None:
+        self._database = database
+        self._worker_token = worker_token
+        self._seen: dict[bytes, tuple[float, Principal]] = {}
+
+    async def authenticate(self, token: str) -> Principal:
+        """The principal of an API key. Raises `Unauthenticated`."""
+        digest = hashlib.sha256(token.encode()).digest()
+        now = time.monotonic()
+        cached = self._seen.get(digest)
+        if cached is not None and now - cached[0] < _CACHE_SECONDS:
+            return cached[1]
+        if not token.startswith(KEY_PREFIX):
+            raise Unauthenticated("The credential is no API key of Helmr.")
+        async with self._database.connection() as connection:
+            row = await identity.principal_by_token(connection, token_hash=digest)
+        if row is None:
+            self._seen.pop(digest, None)
+            raise Unauthenticated("The API key is unknown, expired or revoked.")
+        principal = Principal(
+            id=str(row["id"]),
+            environment_id=str(row["environment_id"]),
+            kind=row["kind"],
+            permissions=frozenset(row["permissions"]),
+            name=row["name"],
+        )
+        if len(self._seen) > 10_000:
+            self._seen.clear()
+        self._seen[digest] = (now, principal)
+        return principal
+
+    async def authenticate_worker(self, token: str) -> str:
+        """The name under which a worker link was authorised. Raises `Unauthenticated`."""
+        expected = self._worker_token
+        if expected is None or not hmac.compare_digest(token.encode(), expected.encode()):
+            raise Unauthenticated("The worker credential is unknown.", hint="Set the same HELMR_WORKER_TOKEN on both sides.")
+        return "shared"
+
+
+async def ensure_environment(connection: Connection, project: str, name: str) -> str:
+    """The id of a project's Environment, made when missing."""
+    await identity.ensure_project(connection, id=new_id(), name=project)
+    await identity.ensure_environment(connection, id=new_id(), project=project, name=name)
+    row = await identity.environment_named(connection, project=project, name=name)
+    return str(row["id"])
+
+
+async def create_key(connection: Connection, environment_id: str, name: str, permissions: tuple[str, ...] = PERMISSIONS) -> str:
+    """A new API key, shown this once."""
+    token = KEY_PREFIX + secrets.token_urlsafe(32)
+    await store_key(connection, environment_id, name, token, permissions)
+    return token
+
+
+async def store_key(connection: Connection, environment_id: str, name: str, token: str, permissions: tuple[str, ...] = PERMISSIONS) -> None:
+    """Store a key's hash under a new principal. Nothing happens when the key is already there."""
+    digest = hashlib.sha256(token.encode()).digest()
+    if await identity.principal_by_token(connection, token_hash=digest) is not None:
+        return
+    principal_id = new_id()
+    await identity.insert_principal(
+        connection, id=principal_id, environment_id=environment_id, kind="api_key", name=name, permissions=list(permissions)
+    )
+    await identity.insert_key(connection, id=new_id(), principal_id=principal_id, token_hash=digest)

@@ -1,0 +1,288 @@
+"""The life of a Session's process: where it runs, its start, its end. SPEC [S9], [S13], [S14], [C1], [C10].
+
+none --place--> starting --init.done--> ready --exit--> none        (drawn in docs/reference/state-machines.md)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from helmr.control.domain.placement import Room, choose_worker
+from helmr.control.domain.processes import End, after_end
+from helmr.control.domain.trees import decide_hold
+from helmr.control.service import render, stops
+from helmr.control.service.core import Core, Effects, record
+from helmr.control.service.manifests import Manifests, template_of
+from helmr.control.store.pool import Connection
+from helmr.control.store.queries import computers, identity, processes, sessions
+from helmr.protocol import jsontext
+from helmr.protocol.ids import new_id
+from helmr.protocol.limits import CLEANUP_SECONDS
+from helmr.protocol.wire import to_wire
+
+Placed = Literal["nothing", "waiting", "computer", "process"]
+SYSTEM = {"kind": "system", "id": "helmr"}
+
+
+class Processes:
+    def __init__(self, core: Core, manifests: Manifests) -> None:
+        self._core = core
+        self._manifests = manifests
+
+    async def place(self, session_id: str) -> tuple[Placed, str | None]:
+        """Give a Session that has runnable work a Computer, and on a running one a process. Idempotent.
+
+        Returns what it did and the Computer: nothing (no need), waiting (no room, back-off, or the Computer is on its way),
+        computer (it is to be started now), process (a channel was allocated: it is to be started now).
+        """
+
+        async def work(connection: Connection, effects: Effects) -> tuple[Placed, str | None]:
+            session = await sessions.lock_session(connection, id=session_id)
+            if session is None or session["process"] != "none" or session["running_turn"] is not None or session["status"] == "closed":
+                await self._settle_wish(connection, session)
+                return "nothing", None
+            if session["held"] or session["claimed_turn"] + 1 >= session["next_turn"]:
+                await self._settle_wish(connection, session)
+                return "nothing", None
+            if session["retry_at"] is not None and session["retry_at"] > await connection.fetchval("SELECT clock_timestamp()"):
+                return "waiting", None
+            computer = await self._computer(connection, effects, session)
+            if computer["residency"] == "cold" or computer["residency"] == "unavailable":
+                worker = await self._room(connection, computer)
+                if worker is None:
+                    return "waiting", str(computer["id"])
+                await computers.begin_start(connection, id=computer["id"], worker_id=worker)
+                effects.guests.add(session_id)
+                return "computer", str(computer["id"])
+            if computer["residency"] != "running":
+                return "waiting", str(computer["id"])
+            environment = await identity.environment_row(connection, id=session["environment_id"])
+            channel = await computers.take_channel(connection, id=computer["id"])
+            await processes.start_process(connection, id=session_id, channel=channel, max_init_ms=environment["max_init_ms"])
+            effects.guests.add(session_id)
+            return "process", str(computer["id"])
+
+        return await self._core.write("place", work)
+
+    async def ended(
+        self,
+        session_id: str,
+        channel: int,
+        end: End,
+        *,
+        facts: dict[str, Any] | None = None,
+        message: str | None = None,
+    ) -> None:
+        """The process of that epoch and all that descended from it are gone [S14]. A repeated report changes nothing."""
+
+        async def work(connection: Connection, effects: Effects) -> None:
+            row = await sessions.session_row(connection, id=session_id)
+            if row is None:
+                return
+            rows = await stops.lock_tree(connection, row["root_session_id"])
+            session = rows[row["id"]]
+            if session["channel"] != channel or session["process"] == "none":
+                return
+            told = session["process"] == "ending"
+            starting = session["process"] == "starting"
+            kind: End = "asked" if told and end == "process_lost" else end
+            if starting and end == "process_lost":
+                kind = "init_failed"
+            after = after_end(kind, session["strikes"])
+            entries: list[stops.Entry] = []
+            name = "session.process_failed" if kind not in ("asked", "drained") else "session.process_stopped"
+            data = render.data(attempt=session["attempt"], cause=kind, message=(message or "")[-4000:] or None, **(facts or {}))
+            entries.append((None, name, data))
+            if session["running_turn"] is not None:
+                await stops.settle_lost(connection, effects, session, strikes=after.strikes, code=after.error_code, details=facts)
+            await record(connection, effects, session_id, entries)
+            await processes.process_gone(
+                connection, id=session_id, strikes=after.strikes, retry_ms=after.retry_ms, recovery_reason=after.recovery_reason
+            )
+            if after.hold and session["status"] != "closed":
+                await self._hold(connection, effects, session["root_session_id"], session["id"])
+            effects.guests.add(session_id)
+            effects.places.add(session_id)
+            if session["status"] == "closing":
+                effects.finishes.add(str(session["root_session_id"]))
+
+        await self._core.write("process_ended", work)
+
+    async def force_stop(self, session_id: str) -> tuple[str, int] | None:
+        """The cleanup time of a stop mark is over, or its cleanup failed: settle the Turn under its mark, hold the Session, end the process
+        tree [S11], [S13]. Returns the Computer and the channel to kill; None when the Turn has settled by itself."""
+
+        async def work(connection: Connection, effects: Effects) -> tuple[str, int] | None:
+            row = await sessions.session_row(connection, id=session_id)
+            if row is None:
+                return None
+            rows = await stops.lock_tree(connection, row["root_session_id"])
+            session = rows[row["id"]]
+            if session["running_turn"] is None or session["stop_cause"] is None:
+                return None
+            after = after_end("cleanup_failed", session["strikes"])
+            await stops.settle_lost(connection, effects, session, strikes=session["strikes"], code=after.error_code)
+            await connection.execute("UPDATE sessions SET recovery_reason = $2 WHERE id = $1", session["id"], after.recovery_reason)
+            if session["status"] != "closed":
+                await self._hold(connection, effects, session["root_session_id"], session["id"])
+            if session["process"] == "none":
+                return None
+            await processes.process_ending(connection, id=session_id, seconds=0)
+            if session["status"] == "closing":
+                effects.finishes.add(str(session["root_session_id"]))
+            return str(session["computer_id"]), session["channel"]
+
+        return await self._core.write("force_stop", work)
+
+    async def deadline(self, session_id: str) -> None:
+        """`max_turn_duration` is over: a stop mark with its cause [S12]."""
+
+        async def work(connection: Connection, effects: Effects) -> None:
+            session = await sessions.lock_session(connection, id=session_id)
+            due = await connection.fetchval("SELECT deadline_at <= clock_timestamp() FROM sessions WHERE id = $1", session_id)
+            if session is not None and session["running_turn"] is not None and session["stop_cause"] is None and due:
+                await stops.mark(connection, effects, session, "deadline", render.error("deadline_exceeded"))
+
+        await self._core.write("deadline", work)
+
+    async def computer_running(self, computer_id: str, fence: int) -> bool:
+        """The worker says that the Computer runs. False when it speaks of an older placement."""
+
+        async def work(connection: Connection, effects: Effects) -> bool:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["fence"] != fence or computer["status"] == "deleted":
+                return False
+            if computer["residency"] != "running":
+                await computers.set_residency(connection, id=computer_id, residency="running", error=None)
+            return True
+
+        return await self._core.write("computer_running", work)
+
+    async def computer_lost(self, computer_id: str, fence: int, residency: str, error: dict[str, Any] | None) -> None:
+        """The Computer failed to start or stopped by itself: its processes are gone. Its files stay where they are."""
+
+        async def work(connection: Connection, effects: Effects) -> list[tuple[str, int]]:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["fence"] != fence:
+                return []
+            await computers.set_residency(connection, id=computer_id, residency=residency, error=jsontext.dumps(error) if error else None)
+            alive = await processes.alive_on(connection, computer_id=computer_id)
+            return [(str(row["id"]), row["channel"]) for row in alive]
+
+        for session_id, channel in await self._core.write("computer_lost", work):
+            await self.ended(session_id, channel, "process_lost", message=(error or {}).get("message"))
+
+    async def computer_failed(self, computer_id: str, fence: int, error: dict[str, Any]) -> None:
+        """The Computer could not be started: a failed start for each Session that waits for it, with its back-off and strikes [S14]."""
+
+        async def work(connection: Connection, effects: Effects) -> list[Any]:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["fence"] != fence or computer["residency"] != "starting":
+                return []
+            await computers.set_residency(connection, id=computer_id, residency="cold", error=jsontext.dumps(error))
+            return await processes.wanting_on(connection, computer_id=computer_id)
+
+        for row in await self._core.write("computer_failed", work):
+            await self._start_failed(str(row["id"]), error)
+
+    async def _start_failed(self, session_id: str, error: dict[str, Any]) -> None:
+        async def work(connection: Connection, effects: Effects) -> None:
+            row = await sessions.session_row(connection, id=session_id)
+            rows = await stops.lock_tree(connection, row["root_session_id"])
+            session = rows[row["id"]]
+            if session["process"] != "none" or session["status"] == "closed":
+                return
+            after = after_end("init_failed", session["strikes"])
+            data = render.data(attempt=session["attempt"] + 1, cause=error["code"], message=(error.get("message") or "")[-4000:] or None)
+            await record(connection, effects, session_id, [(None, "session.process_failed", data)])
+            await processes.start_failed(connection, id=session_id, strikes=after.strikes, retry_ms=after.retry_ms)
+            if after.hold:
+                await self._hold(connection, effects, session["root_session_id"], session["id"])
+                effects.finishes.add(str(session["root_session_id"]))
+
+        await self._core.write("start_failed", work)
+
+    async def worker_lost(self, worker_id: str) -> None:
+        """A worker was silent for its lease and the grace: what ran there is lost; its Computers wait for their host [I8]."""
+
+        async def work(connection: Connection, effects: Effects) -> list[tuple[str, int]]:
+            worker = await computers.lock_worker(connection, id=worker_id)
+            if worker is None or worker["alive"]:
+                return []
+            lost: list[tuple[str, int]] = []
+            for computer in await computers.computers_of(connection, worker_id=worker_id):
+                if computer["residency"] not in ("starting", "running"):
+                    continue
+                error = render.error("worker_lost", "The Computer's host does not answer.")
+                await connection.execute("UPDATE computers SET fence = fence + 1 WHERE id = $1", computer["id"])
+                await computers.set_residency(connection, id=computer["id"], residency="unavailable", error=error)
+                alive = await processes.alive_on(connection, computer_id=computer["id"])
+                lost += [(str(row["id"]), row["channel"]) for row in alive]
+            return lost
+
+        for session_id, channel in await self._core.write("worker_lost", work):
+            await self.ended(session_id, channel, "worker_lost")
+
+    async def end_of(self, session_id: str) -> tuple[str, int] | None:
+        """The Computer and channel of a process that should be gone by now, to be killed."""
+        async with self._core.database.connection() as connection:
+            row = await sessions.session_row(connection, id=session_id)
+        if row is None or row["process"] == "none" or row["computer_id"] is None:
+            return None
+        return str(row["computer_id"]), row["channel"]
+
+    async def _computer(self, connection: Connection, effects: Effects, session: Any) -> Any:
+        """The Session's Computer, made from its pinned Template on the first input [C1]."""
+        if session["computer_id"] is not None:
+            return await computers.lock_computer(connection, id=session["computer_id"])
+        data = await connection.fetchval("SELECT manifest FROM deployments WHERE id = $1", session["deployment_id"])
+        template = template_of(self._manifests.of(str(session["deployment_id"]), data), session["template"])
+        computer_id = new_id()
+        await computers.insert_computer(
+            connection,
+            id=computer_id,
+            environment_id=session["environment_id"],
+            deployment_id=session["deployment_id"],
+            template_id=template.id,
+            template=jsontext.dumps(to_wire(template)),
+            cpu=template.cpu,
+            memory=template.memory,
+        )
+        await computers.assign_computer(connection, session_id=session["id"], computer_id=computer_id)
+        await record(connection, effects, str(session["id"]), [(None, "computer.assigned", render.data(computer_id=computer_id))])
+        return await computers.lock_computer(connection, id=computer_id)
+
+    async def _room(self, connection: Connection, computer: Any) -> Any:
+        """The worker that takes it: its own host when it has been somewhere, else the one with the most room [C10]."""
+        await computers.lock_placement(connection)
+        rows = await computers.rooms(connection)
+        rooms = [
+            Room(
+                worker=row["id"],
+                base=row["base"],
+                cpu=row["cpu"],
+                memory=row["memory"],
+                cpu_used=row["cpu_used"],
+                memory_used=row["memory_used"],
+            )
+            for row in rows
+        ]
+        if computer["worker_id"] is not None:
+            rooms = [room for room in rooms if room.worker == computer["worker_id"]]
+        return choose_worker(rooms, computer["cpu"], computer["memory"])
+
+    async def _settle_wish(self, connection: Connection, session: Any) -> None:
+        if session is not None and session["wanting"]:
+            await processes.not_wanting(connection, id=session["id"])
+
+    async def _hold(self, connection: Connection, effects: Effects, root: Any, session_id: Any) -> None:
+        rows = await stops.lock_tree(connection, root)
+        change = decide_hold([stops.node_of(row) for row in rows.values()], session_id)
+        await stops.place_hold(connection, effects, session_id, "process_failed", change.holds, SYSTEM)
+        for blocked in change.cancel_queued:
+            await stops.cancel_queued(connection, effects, blocked)
+
+
+def cleanup_left(stop_at: Any, now: Any) -> float:
+    """Seconds of the cleanup time that are left [S13]."""
+    return max(0.0, CLEANUP_SECONDS - (now - stop_at).total_seconds())

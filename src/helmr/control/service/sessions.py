@@ -1,0 +1,407 @@
+"""Sessions: creation, reading, listing, explanation. SPEC [S1]-[S5], [S23], [S25]."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import asyncpg
+
+from helmr.control.domain.explain import Facts, explain
+from helmr.control.service import render
+from helmr.control.service.core import Core, Effects, Retry, record
+from helmr.control.service.manifests import Manifests, agent_of, template_of
+from helmr.control.service.principals import Principal
+from helmr.control.service.reply import Reply
+from helmr.control.store.pool import Connection
+from helmr.control.store.queries import computers, deployments, messages, sessions, turns
+from helmr.protocol import jsontext
+from helmr.protocol.content import input_bytes, input_content
+from helmr.protocol.duration import format_retention
+from helmr.protocol.errors import (
+    ChannelUnavailable,
+    ComputerDeleting,
+    ComputerMismatch,
+    ComputerNotFound,
+    InputEmpty,
+    InvalidCursor,
+    InvalidValue,
+    NoCurrentDeployment,
+    SessionKeyConflict,
+    SessionNotFound,
+)
+from helmr.protocol.ids import is_id, new_id
+from helmr.protocol.limits import KEY_BYTES, LABEL_BYTES, LABELS
+from helmr.protocol.manifest import AgentManifest
+from helmr.protocol.shapes import Explanation, Hold, Session, SessionPage, TurnSummary
+from helmr.protocol.unset import UNSET
+from helmr.protocol.wire import to_wire
+
+
+class Sessions:
+    def __init__(self, core: Core, manifests: Manifests) -> None:
+        self._core = core
+        self._manifests = manifests
+
+    async def create(
+        self,
+        principal: Principal,
+        *,
+        agent: str,
+        input: Any = UNSET,
+        key: str | None = None,
+        computer_id: str | None = None,
+        slack_channel_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Reply:
+        """A new root Session on the current Deployment, with its first Turn when there is input [S1], [S2].
+
+        One transaction. A taken key raises `SessionKeyConflict` with the occupant's `session_id` [S3].
+        """
+        principal.require("sessions.create")
+        check_session_key(key)
+        checked_labels = check_labels(labels or {})
+        request: dict[str, Any] = {"agent": agent, "key": key, "labels": checked_labels}
+        if input is not UNSET:
+            request["input"] = input
+        if computer_id is not None:
+            request["computer"] = {"id": computer_id}
+        if slack_channel_id is not None:
+            request["slack"] = {"channel_id": slack_channel_id}
+        retry = Retry(
+            environment_id=principal.environment_id,
+            principal_id=principal.id,
+            operation="sessions.create",
+            target="",
+            key=idempotency_key,
+            request=request,
+        )
+
+        async def work(connection: Connection, effects: Effects) -> Reply:
+            earlier = await retry.claim(connection)
+            if earlier is not None:
+                return earlier
+            deployment = await deployments.current_deployment(connection, environment_id=principal.environment_id)
+            if deployment is None:
+                raise NoCurrentDeployment()
+            deployment_id = str(deployment["id"])
+            manifest = self._manifests.of(deployment_id, deployment["manifest"])
+            definition = agent_of(manifest, agent)
+            data = None if input is UNSET else check_input(definition.input_kind, input)
+            if slack_channel_id is not None:
+                raise ChannelUnavailable("No Slack app is connected to this Agent.", hint="Leave `slack` out.")
+            if key is not None:
+                await self._check_free(connection, principal.environment_id, agent, key)
+            if computer_id is not None:
+                await _check_computer(
+                    connection, principal.environment_id, computer_id, to_wire(template_of(manifest, definition.template))
+                )
+            session_id = new_id()
+            await _insert(connection, principal, session_id, deployment_id, definition, key, computer_id)
+            if checked_labels:
+                await sessions.insert_label(
+                    connection,
+                    [
+                        {"session_id": session_id, "environment_id": principal.environment_id, "name": name, "value": value}
+                        for name, value in checked_labels.items()
+                    ],
+                )
+            entries: list[tuple[str | None, str, bytes]] = []
+            if computer_id is not None:
+                entries.append((None, "computer.assigned", render.data(computer_id=computer_id)))
+            turn: dict[str, Any] | None = None
+            if data is not None:
+                turn_id = new_id()
+                await sessions.admit_first_turn(connection, session_id=session_id, turn_id=turn_id, input=data, source=principal.source)
+                entries.append((turn_id, "turn.queued", b'{"sequence":1,"source":' + principal.source + b"}"))
+                turn = {"id": turn_id, "session_id": session_id, "sequence": 1}
+                effects.places.add(session_id)
+            if entries:
+                await record(connection, effects, session_id, entries)
+            receipt = {"session": {"id": session_id, "deployment_id": deployment_id, "agent": agent}, "turn": turn}
+            return await retry.remember(connection, jsontext.dumps(receipt), session_id)
+
+        try:
+            return await self._core.write("create", work)
+        except asyncpg.UniqueViolationError:
+            if key is None:
+                raise
+            async with self._core.database.connection() as connection:
+                await self._check_free(connection, principal.environment_id, agent, key)
+            raise
+
+    async def get(self, principal: Principal, session_id: str) -> Session:
+        """A Session now. Raises `SessionNotFound`, the same for unknown and foreign ids [O1]."""
+        principal.require("sessions.read")
+        async with self._core.database.connection() as connection:
+            row = await session_of(connection, principal, session_id)
+            return (await self._shapes(connection, principal, [row]))[0]
+
+    async def list(
+        self,
+        principal: Principal,
+        *,
+        agent: str | None = None,
+        key: str | None = None,
+        parent_session_id: str | None = None,
+        requester_session_id: str | None = None,
+        status: Sequence[str] = (),
+        labels: Sequence[tuple[str, str]] = (),
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> SessionPage:
+        """Newest first. With a key: the one Session of that Agent and key, no other filters [S3]."""
+        principal.require("sessions.read")
+        async with self._core.database.connection() as connection:
+            if key is not None:
+                if agent is None or parent_session_id or requester_session_id or status or labels or cursor:
+                    raise InvalidValue("A look-up by key takes `agent` and `key`, and nothing else.")
+                row = await sessions.session_by_key(connection, environment_id=principal.environment_id, agent=agent, key=key)
+                return SessionPage(items=tuple(await self._shapes(connection, principal, [row] if row else [])))
+            for given in (parent_session_id, requester_session_id):
+                if given is not None and not is_id(given):
+                    return SessionPage(items=())
+            rows = await sessions.list_sessions(
+                connection,
+                environment_id=principal.environment_id,
+                agent=agent,
+                parent_session_id=parent_session_id,
+                requester_session_id=requester_session_id,
+                statuses=list(status) or None,
+                label_names=[name for name, _ in labels],
+                label_values=[value for _, value in labels],
+                before=decode_cursor(cursor) if cursor else None,
+                count=limit + 1,
+            )
+            items = await self._shapes(connection, principal, rows[:limit])
+        following = encode_cursor(items[-1].id) if len(rows) > limit else None
+        return SessionPage(items=tuple(items), next_cursor=following)
+
+    async def explain(self, principal: Principal, session_id: str) -> Explanation:
+        """What the Session waits for, in one sentence and its facts [S23]."""
+        principal.require("sessions.read")
+        async with self._core.database.connection() as connection:
+            row = await session_of(connection, principal, session_id)
+            now = await connection.fetchval("SELECT clock_timestamp()")
+            in_force = await holds_on(connection, [session_id])
+            below = await sessions.latest_idle_below(connection, ids=[session_id])
+            facts: dict[str, Any] = {
+                "status": row["status"],
+                "queued": row["next_turn"] - 1 - row["claimed_turn"],
+                "process": row["process"],
+                "attempt": row["attempt"],
+                "holds": [{"id": str(hold["id"]), "kind": hold["kind"], "session_id": str(hold["session_id"])} for hold in in_force],
+                "workers_alive": await computers.workers_alive(connection),
+                "unclosed_children": below[0]["unclosed"] if below else 0,
+            }
+            if row["retry_at"] is not None:
+                facts["retry_in"] = max(0.0, (row["retry_at"] - now).total_seconds())
+            if row["running_turn"] is not None:
+                turn = await turns.turn_row(connection, id=row["running_turn"])
+                facts["running_sequence"] = turn["sequence"]
+                facts["running_for"] = (now - turn["started_at"]).total_seconds()
+                facts["pending_questions"] = await messages.count_pending(connection, turn_id=row["running_turn"])
+            if row["stop_cause"] is not None:
+                facts["stop_cause"] = row["stop_cause"]
+                facts["stopping_for"] = (now - row["stop_at"]).total_seconds()
+            if row["init_deadline_at"] is not None:
+                environment_ms = await connection.fetchval("SELECT max_init_ms FROM environments WHERE id = $1", row["environment_id"])
+                started = row["init_deadline_at"].timestamp() - environment_ms / 1000
+                facts["starting_for"] = max(0.0, now.timestamp() - started)
+            facts |= await self._computer_facts(connection, row)
+        state, sentence = explain(Facts(**facts))
+        return Explanation(session_id=row_id(row), state=state, sentence=sentence, facts=facts)
+
+    async def _computer_facts(self, connection: Connection, row: Any) -> dict[str, Any]:
+        if row["computer_id"] is None:
+            data = await connection.fetchval("SELECT manifest FROM deployments WHERE id = $1", row["deployment_id"])
+            template = template_of(self._manifests.of(str(row["deployment_id"]), data), row["template"])
+            return {"wants_cpu": template.cpu, "wants_memory": template.memory}
+        computer = await computers.computer_row(connection, id=row["computer_id"])
+        worker = await computers.worker_row(connection, id=computer["worker_id"]) if computer["worker_id"] else None
+        facts: dict[str, Any] = {
+            "has_computer": True,
+            "residency": computer["residency"],
+            "wants_cpu": computer["cpu"],
+            "wants_memory": computer["memory"],
+            "computer_worker_alive": worker is None or worker["alive"],
+        }
+        if computer["error"] is not None:
+            error = jsontext.loads(computer["error"])
+            facts["computer_error"] = error.get("message") or error["code"]
+        return facts
+
+    async def _check_free(self, connection: Connection, environment_id: str, agent: str, key: str) -> None:
+        row = await sessions.session_by_key(connection, environment_id=environment_id, agent=agent, key=key)
+        if row is not None:
+            raise SessionKeyConflict(session_id=str(row["id"]))
+
+    async def _shapes(self, connection: Connection, principal: Principal, rows: Sequence[Any]) -> list[Session]:
+        ids = [row["id"] for row in rows]
+        if not ids:
+            return []
+        labels: dict[Any, dict[str, str]] = {}
+        for label in await sessions.labels_of(connection, ids=ids):
+            labels.setdefault(label["session_id"], {})[label["name"]] = label["value"]
+        held: dict[Any, list[Hold]] = {}
+        if any(row["held"] for row in rows):
+            for hold in await holds_on(connection, ids):
+                held.setdefault(hold["on_session"], []).append(_hold(principal, hold))
+        first = {turn["session_id"]: turn for turn in await sessions.first_turns(connection, ids=ids)}
+        below = {row["top"]: row for row in await sessions.latest_idle_below(connection, ids=ids)}
+        return [
+            _session(row, labels.get(row["id"], {}), held.get(row["id"], []), first.get(row["id"]), below.get(row["id"])) for row in rows
+        ]
+
+
+def holds_on(connection: Connection, ids: Sequence[Any]) -> Any:
+    """The holds that apply to each of `ids`: a query to await."""
+    return sessions.holds_on(connection, ids=list(ids))
+
+
+def row_id(row: Any) -> Any:
+    return str(row["id"])
+
+
+async def session_of(connection: Connection, principal: Principal, session_id: str) -> Any:
+    """The row of a Session of the principal's Environment. Raises `SessionNotFound`."""
+    row = None
+    if is_id(session_id):
+        row = await sessions.session_in_environment(connection, id=session_id, environment_id=principal.environment_id)
+    if row is None:
+        raise SessionNotFound()
+    return row
+
+
+async def _insert(
+    connection: Connection,
+    principal: Principal,
+    session_id: str,
+    deployment_id: str,
+    definition: AgentManifest,
+    key: str | None,
+    computer_id: str | None,
+) -> None:
+    await sessions.insert_session(
+        connection,
+        id=session_id,
+        environment_id=principal.environment_id,
+        deployment_id=deployment_id,
+        agent=definition.id,
+        template=definition.template,
+        key=key,
+        input_kind=definition.input_kind,
+        root_session_id=session_id,
+        parent_session_id=None,
+        requester_session_id=None,
+        depth=0,
+        computer_id=computer_id,
+        principal_id=principal.id,
+        close_after_idle_ms=definition.close_after_idle_ms,
+        max_turn_ms=definition.max_turn_duration_ms,
+        held=0,
+    )
+
+
+async def _check_computer(connection: Connection, environment_id: str, computer_id: str, template: dict[str, Any]) -> None:
+    """A given Computer must be here, available, and made of the same image and resources [S2]."""
+    row = await computers.lock_computer(connection, id=computer_id) if is_id(computer_id) else None
+    if row is None or str(row["environment_id"]) != environment_id or row["status"] == "deleted":
+        raise ComputerNotFound()
+    if row["status"] == "deleting":
+        raise ComputerDeleting()
+    made_of = jsontext.loads(row["template"])
+    if any(made_of.get(part) != template.get(part) for part in ("image", "cpu", "memory", "pids")):
+        raise ComputerMismatch()
+
+
+def check_session_key(key: str | None) -> None:
+    if key is not None and not 1 <= len(key.encode()) <= KEY_BYTES:
+        raise InvalidValue(f"A Session key is 1 to {KEY_BYTES} bytes of UTF-8.")
+    if key is not None and "\0" in key:
+        raise InvalidValue("A Session key holds no NUL.")
+
+
+def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    if len(labels) > LABELS:
+        raise InvalidValue(f"A Session has at most {LABELS} labels.")
+    for name, value in labels.items():
+        for text in (name, value):
+            if "\0" in text or len(text.encode()) > LABEL_BYTES:
+                raise InvalidValue(f"A label's name and value are at most {LABEL_BYTES} bytes each, without NUL.")
+        if not name or ":" in name:
+            raise InvalidValue("A label's name is not empty and has no colon.")
+    return dict(labels)
+
+
+def check_input(kind: str, value: Any) -> bytes:
+    """The stored input of an Agent of that kind [S1]. Schemas are evaluated in the guest only."""
+    if kind == "text":
+        if isinstance(value, str):
+            raise InvalidValue(
+                "A text Agent's input is a list of text parts, not a string.", hint='Send [{"type": "text", "text": "..."}].'
+            )
+        return input_bytes(input_content(value))
+    if value == []:
+        raise InputEmpty("The input is an empty list. Leave it out to make a Session without a Turn.")
+    return input_bytes(value)
+
+
+def encode_cursor(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> str:
+    """Raises `InvalidCursor` for what is none of ours."""
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        raise InvalidCursor() from None
+    if not is_id(text):
+        raise InvalidCursor()
+    return text
+
+
+def _hold(principal: Principal, row: Any) -> Hold:
+    gap = jsontext.loads(row["recovery_gap"]) if row["recovery_gap"] is not None else UNSET
+    return Hold(
+        id=row_id(row),
+        session_id=str(row["session_id"]),  # pyright: ignore[reportArgumentType]
+        kind=row["kind"],
+        created_at=render.time_text(row["created_at"]),
+        can_release=row["kind"] != "storage_pressure" and "sessions.resume" in principal.permissions,
+        recovery_gap=gap,
+    )
+
+
+def _session(row: Any, labels: dict[str, str], held: Sequence[Hold], first: Any, below: Any) -> Session:
+    idle = row["idle_at"]
+    if idle is not None and below is not None:
+        idle = None if below["busy"] else max(idle, below["idle_at"])
+    return Session(
+        id=row_id(row),
+        deployment_id=_text(row["deployment_id"]),
+        root_session_id=_text(row["root_session_id"]),
+        agent=row["agent"],
+        template=row["template"],
+        computer_id=_text(row["computer_id"]),
+        parent_session_id=_text(row["parent_session_id"]),
+        requester_session_id=_text(row["requester_session_id"]),
+        status=row["status"],
+        close_after_idle=format_retention(row["close_after_idle_ms"]),
+        idle_since=render.time_text(idle) if idle is not None and row["status"] != "closed" else None,
+        initial_turn=TurnSummary(id=_text(first["id"]), status=first["status"]) if first is not None else None,
+        holds=tuple(held) if row["status"] != "closed" else (),
+        labels=labels,
+        created_at=render.time_text(row["created_at"]),
+        key=UNSET if row["key"] is None else row["key"],
+        closed_at=UNSET if row["closed_at"] is None else render.time_text(row["closed_at"]),
+        close_reason=UNSET if row["status"] != "closed" else row["close_reason"],
+    )
+
+
+def _text(value: Any) -> Any:
+    return None if value is None else str(value)

@@ -1,0 +1,206 @@
+"""Turns: enqueue, read and wait, list, send a message, interrupt. SPEC [S4]-[S7], [S15]."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from helmr.control.service import render, stops
+from helmr.control.service.core import Core, Effects, Retry, check_key, record
+from helmr.control.service.principals import Principal
+from helmr.control.service.reads import Reads
+from helmr.control.service.reply import Reply
+from helmr.control.service.sessions import check_input, session_of
+from helmr.control.store.flush import Admit
+from helmr.control.store.pool import Connection
+from helmr.control.store.queries import messages, sessions, turns
+from helmr.protocol import jsontext
+from helmr.protocol.content import CONTENT_BYTES, input_content
+from helmr.protocol.errors import (
+    ContentLimitExceeded,
+    IdempotencyConflict,
+    InvalidCursor,
+    InvalidValue,
+    MessageClosed,
+    SessionNotFound,
+    SessionNotOpen,
+    TurnNotFound,
+    TurnNotRunning,
+    TurnStopping,
+)
+from helmr.protocol.ids import is_id, new_id
+from helmr.protocol.shapes import TurnPage, TurnState
+from helmr.protocol.states import TERMINAL
+from helmr.protocol.wire import from_wire
+
+
+class Turns:
+    def __init__(self, core: Core, reads: Reads) -> None:
+        self._core = core
+        self._reads = reads
+        self._kinds: dict[str, tuple[str, str]] = {}
+
+    async def enqueue(self, principal: Principal, session_id: str, input: Any, idempotency_key: str | None) -> Reply:
+        """Admit a Turn at the end of the queue, also while one runs and while held [S6].
+
+        Raises `SessionNotFound`, `SessionNotOpen`, `IdempotencyConflict`, and what the input's check raises.
+        """
+        principal.require("sessions.send")
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+        kind = await self._kind(principal, session_id)
+        turn_id = new_id()
+        item = Admit(
+            session_id=session_id,
+            environment_id=principal.environment_id,
+            turn_id=turn_id,
+            input=check_input(kind, input),
+            source=principal.source,
+            principal_id=principal.id,
+            key=idempotency_key,
+            fingerprint=jsontext.fingerprint({"input": input}) if idempotency_key is not None else b"",
+        )
+        flushed = await self._core.batcher.submit(item)
+        if flushed.outcome == "ok":
+            reactor = self._core.reactor
+            assert reactor is not None
+            reactor.admitted(item, flushed)
+            body = f'{{"id":"{turn_id}","session_id":"{session_id}","sequence":{flushed.turn_sequence}}}'
+            return Reply(body.encode())
+        if flushed.outcome == "replay":
+            assert flushed.data is not None
+            return Reply(flushed.data, replayed=True)
+        if flushed.outcome == "conflict":
+            raise IdempotencyConflict()
+        if flushed.outcome == "closed":
+            raise SessionNotOpen()
+        raise SessionNotFound()
+
+    async def get(self, principal: Principal, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
+        """A TurnState's JSON: now, or once it settled, or after the wait. Holds no connection while it waits."""
+        principal.require("sessions.read")
+        if not is_id(turn_id) or not is_id(session_id):
+            raise TurnNotFound()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_seconds
+        while True:
+            future = self._core.hub.expect(session_id, turn_id) if wait_seconds > 0 else None
+            try:
+                row = await self._reads.turn(turn_id)
+                if row is None or str(row["session_id"]) != session_id or str(row["environment_id"]) != principal.environment_id:
+                    raise TurnNotFound()
+                if future is None or row["status"] in TERMINAL or loop.time() >= end:
+                    return render.turn_state(row)
+                try:
+                    async with asyncio.timeout_at(end):
+                        members = await future
+                except TimeoutError:
+                    continue
+                if members is not None:
+                    return render.turn_state({**row, **members})
+            finally:
+                if future is not None:
+                    self._core.hub.forget(session_id, future)
+
+    async def list(self, principal: Principal, session_id: str, cursor: str | None, limit: int) -> TurnPage:
+        """Turns in admission order."""
+        principal.require("sessions.read")
+        after = _sequence_cursor(cursor)
+        async with self._core.database.connection() as connection:
+            await session_of(connection, principal, session_id)
+            rows: Sequence[Any] = await turns.list_turns(connection, session_id=session_id, after=after, count=limit + 1)
+        items = tuple(from_wire(TurnState, jsontext.loads(render.turn_state(row))) for row in rows[:limit])
+        return TurnPage(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+
+    async def send(self, principal: Principal, session_id: str, turn_id: str, content: Any, idempotency_key: str | None) -> Reply:
+        """A message to exactly this running Turn [S7]. Refused `message_closed` and stored nowhere when it takes none."""
+        principal.require("sessions.send")
+        if isinstance(content, str):
+            raise InvalidValue("A message is a list of text parts, not a string.", hint='Send [{"type": "text", "text": "..."}].')
+        parts = input_content(content)
+        data = jsontext.dumps(parts)
+        if len(data) > CONTENT_BYTES:
+            raise ContentLimitExceeded(f"The message is {len(data)} bytes; at most {CONTENT_BYTES} are allowed.")
+        retry = _retry(principal, "turns.send", turn_id, idempotency_key, {"content": content})
+
+        async def work(connection: Connection, effects: Effects) -> Reply:
+            await session_of(connection, principal, session_id)
+            earlier = await retry.claim(connection)
+            if earlier is not None:
+                return earlier
+            session = await sessions.lock_session(connection, id=session_id)
+            await _turn_of(connection, session_id, turn_id)
+            if str(session["running_turn"]) != turn_id or not session["accepting"] or session["stop_cause"] is not None:
+                raise MessageClosed()
+            message_id = new_id()
+            await messages.insert_message(
+                connection, id=message_id, session_id=session_id, turn_id=turn_id, content=data, source=principal.source
+            )
+            await sessions.set_loose(connection, id=session_id, change=1, last_op=0)
+            event = b'{"message_id":"' + message_id.encode() + b'","content":' + data + b"}"
+            await record(connection, effects, session_id, [(turn_id, "message.admitted", event)])
+            effects.guests.add(session_id)
+            return await retry.remember(connection, jsontext.dumps({"id": message_id, "status": "accepted"}), session_id)
+
+        return await self._core.write("send", work)
+
+    async def interrupt(self, principal: Principal, session_id: str, turn_id: str, idempotency_key: str | None) -> Reply:
+        """Interrupt exactly this running Turn: a stop mark, no hold [S15]."""
+        principal.require("sessions.interrupt")
+        retry = _retry(principal, "turns.interrupt", turn_id, idempotency_key, {})
+
+        async def work(connection: Connection, effects: Effects) -> Reply:
+            await session_of(connection, principal, session_id)
+            earlier = await retry.claim(connection)
+            if earlier is not None:
+                return earlier
+            session = await sessions.lock_session(connection, id=session_id)
+            await _turn_of(connection, session_id, turn_id)
+            if str(session["running_turn"]) != turn_id:
+                raise TurnNotRunning()
+            if session["stop_cause"] is not None:
+                raise TurnStopping()
+            await stops.mark(connection, effects, session, "turn_interrupted")
+            receipt = {"id": new_id(), "session_id": session_id, "turn_id": turn_id, "status": "accepted"}
+            return await retry.remember(connection, jsontext.dumps(receipt), session_id)
+
+        return await self._core.write("interrupt_turn", work)
+
+    async def _kind(self, principal: Principal, session_id: str) -> str:
+        """What kind of input the Session's Agent takes; it never changes, so it is remembered."""
+        found = self._kinds.get(session_id)
+        if found is not None and found[0] == principal.environment_id:
+            return found[1]
+        async with self._core.database.connection() as connection:
+            row = await session_of(connection, principal, session_id)
+        if len(self._kinds) > 50_000:
+            self._kinds.clear()
+        self._kinds[session_id] = (principal.environment_id, row["input_kind"])
+        return row["input_kind"]
+
+
+def _retry(principal: Principal, operation: str, target: str, key: str | None, request: Any) -> Retry:
+    return Retry(
+        environment_id=principal.environment_id,
+        principal_id=principal.id,
+        operation=operation,
+        target=target,
+        key=key,
+        request=request,
+    )
+
+
+async def _turn_of(connection: Connection, session_id: str, turn_id: str) -> Any:
+    row = await turns.turn_row(connection, id=turn_id) if is_id(turn_id) else None
+    if row is None or str(row["session_id"]) != session_id:
+        raise TurnNotFound()
+    return row
+
+
+def _sequence_cursor(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 16:
+        raise InvalidCursor()
+    return int(cursor)

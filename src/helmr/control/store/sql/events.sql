@@ -1,0 +1,18 @@
+-- name: append_events(session_id, turn_ids, kinds, datas)$
+-- Events of one locked Session, numbered on from its last [E1]; gives the first sequence.
+WITH item AS (
+    SELECT * FROM unnest(:turn_ids::uuid[], :kinds::text[], :datas::bytea[]) WITH ORDINALITY AS i (turn_id, kind, data, ord)
+), moved AS (
+    UPDATE sessions SET next_event = next_event + (SELECT count(*) FROM item) WHERE id = :session_id
+    RETURNING next_event - (SELECT count(*) FROM item) AS first
+), written AS (
+    INSERT INTO events (session_id, sequence, turn_id, kind, data, created_at)
+    SELECT :session_id, moved.first + item.ord - 1, item.turn_id, item.kind, item.data, clock_timestamp() FROM item, moved
+)
+SELECT first FROM moved;
+
+-- name: events_after(session_id, after, count)
+SELECT sequence, turn_id, kind, data, created_at FROM events WHERE session_id = :session_id AND sequence > :after ORDER BY sequence LIMIT :count;
+
+-- name: timeline_state(session_id, environment_id)^
+SELECT next_event, retained_after, sealed, status FROM sessions WHERE id = :session_id AND environment_id = :environment_id;

@@ -1,0 +1,55 @@
+-- name: start_process(id, channel, max_init_ms)!
+-- A process of this Session is being started: its channel is its epoch; operations count from 1 again.
+UPDATE sessions
+SET process = 'starting', channel = :channel, last_op = 0, attempt = attempt + 1, wanting = false, retry_at = NULL,
+    init_deadline_at = clock_timestamp() + :max_init_ms * interval '1 millisecond', end_deadline_at = NULL
+WHERE id = :id;
+
+-- name: process_ready(id, last_op)!
+UPDATE sessions SET process = 'ready', initialised = true, init_deadline_at = NULL, last_op = greatest(last_op, :last_op) WHERE id = :id;
+
+-- name: process_ending(id, seconds)!
+UPDATE sessions
+SET process = 'ending', init_deadline_at = NULL, end_deadline_at = clock_timestamp() + :seconds * interval '1 second' WHERE id = :id;
+
+-- name: process_gone(id, strikes, retry_ms, recovery_reason)!
+-- The process and all that descended from it are gone.
+UPDATE sessions
+SET process = 'none', init_deadline_at = NULL, end_deadline_at = NULL, strikes = :strikes,
+    attempt = CASE WHEN :strikes = 0 THEN 0 ELSE attempt END,
+    recovery_reason = coalesce(:recovery_reason, recovery_reason),
+    retry_at = CASE WHEN :retry_ms > 0 THEN clock_timestamp() + :retry_ms * interval '1 millisecond' END,
+    sealed = sealed OR status = 'closed',
+    wanting = status <> 'closed' AND running_turn IS NULL AND held = 0 AND claimed_turn + 1 < next_turn
+WHERE id = :id;
+
+-- name: not_wanting(id)!
+UPDATE sessions SET wanting = false WHERE id = :id;
+
+-- name: wanting(count)
+-- Sessions for which a process should be found now.
+SELECT id FROM sessions WHERE wanting AND (retry_at IS NULL OR retry_at <= clock_timestamp()) ORDER BY id LIMIT :count;
+
+-- name: next_retry()$
+SELECT min(retry_at) FROM sessions WHERE wanting AND retry_at IS NOT NULL;
+
+-- name: wanting_on(computer_id)
+SELECT id FROM sessions WHERE wanting AND computer_id = :computer_id AND (retry_at IS NULL OR retry_at <= clock_timestamp());
+
+-- name: inits_overdue(count)
+SELECT id FROM sessions WHERE init_deadline_at IS NOT NULL AND init_deadline_at <= clock_timestamp() LIMIT :count;
+
+-- name: ends_overdue(count)
+SELECT id, computer_id, channel FROM sessions WHERE end_deadline_at IS NOT NULL AND end_deadline_at <= clock_timestamp() LIMIT :count;
+
+-- name: alive_on(computer_id)
+-- What a Computer's Sessions should know: those with a process.
+SELECT s.*, d.manifest FROM sessions s JOIN deployments d ON d.id = s.deployment_id
+WHERE s.computer_id = :computer_id AND s.process <> 'none' ORDER BY s.id;
+
+-- name: alive_session(id)^
+SELECT s.*, d.manifest FROM sessions s JOIN deployments d ON d.id = s.deployment_id WHERE s.id = :id AND s.process <> 'none';
+
+-- name: start_failed(id, strikes, retry_ms)!
+UPDATE sessions
+SET strikes = :strikes, attempt = attempt + 1, retry_at = clock_timestamp() + :retry_ms * interval '1 millisecond' WHERE id = :id;

@@ -1,0 +1,169 @@
+-- name: session_row(id)^
+-- One Session, unlocked.
+SELECT * FROM sessions WHERE id = :id;
+
+-- name: session_in_environment(id, environment_id)^
+SELECT * FROM sessions WHERE id = :id AND environment_id = :environment_id;
+
+-- name: lock_session(id)^
+-- One Session, locked: the row as it is after the lock was got.
+SELECT * FROM sessions WHERE id = :id FOR NO KEY UPDATE;
+
+-- name: lock_sessions(ids)
+-- A set of Sessions, locked in lock order (I3).
+SELECT * FROM sessions WHERE id = ANY (:ids::uuid[]) ORDER BY root_session_id, depth, id FOR NO KEY UPDATE;
+
+-- name: lock_tree(root_session_id)
+-- A whole owned tree, locked in lock order. A Session spawned meanwhile locked its parent, so it is seen by the next call.
+SELECT * FROM sessions WHERE root_session_id = :root_session_id ORDER BY root_session_id, depth, id FOR NO KEY UPDATE;
+
+-- name: tree_size(root_session_id)$
+SELECT count(*) FROM sessions WHERE root_session_id = :root_session_id;
+
+-- name: insert_session(id, environment_id, deployment_id, agent, template, key, input_kind, root_session_id, parent_session_id, requester_session_id, depth, computer_id, principal_id, close_after_idle_ms, max_turn_ms, held)!
+-- A new open Session; idle until something is admitted. A taken key violates sessions_by_key.
+INSERT INTO sessions (
+    id, environment_id, deployment_id, agent, template, key, input_kind, root_session_id, parent_session_id, requester_session_id, depth,
+    computer_id, principal_id, created_at, close_after_idle_ms, max_turn_ms, held, idle_at
+) VALUES (
+    :id, :environment_id, :deployment_id, :agent, :template, :key, :input_kind, :root_session_id, :parent_session_id, :requester_session_id,
+    :depth, :computer_id, :principal_id, clock_timestamp(), :close_after_idle_ms, :max_turn_ms, :held, clock_timestamp()
+);
+
+-- name: insert_label(session_id, environment_id, name, value)*!
+INSERT INTO session_labels (session_id, environment_id, name, value) VALUES (:session_id, :environment_id, :name, :value);
+
+-- name: session_by_key(environment_id, agent, key)^
+SELECT * FROM sessions WHERE environment_id = :environment_id AND agent = :agent AND key = :key;
+
+-- name: admit_first_turn(session_id, turn_id, input, source)!
+-- The first Turn of a Session made in this transaction [S2].
+WITH turn AS (
+    INSERT INTO turns (session_id, sequence, id, status, source, input, created_at)
+    VALUES (:session_id, 1, :turn_id, 'queued', :source, :input, clock_timestamp())
+)
+UPDATE sessions SET next_turn = 2, wanting = (held = 0), idle_at = CASE WHEN held > 0 THEN idle_at END WHERE id = :session_id;
+
+-- name: begin_closing(ids, reason)!
+UPDATE sessions SET status = 'closing', close_reason = :reason WHERE id = ANY (:ids::uuid[]) AND status = 'open';
+
+-- name: mark_closed(id, reason)!
+-- A Session that ends: it has no holds, no process wish, and is sealed once no process is left [S18], [S20], [E4].
+UPDATE sessions
+SET status = 'closed', close_reason = :reason, closed_at = clock_timestamp(), held = 0, wanting = false,
+    idle_at = NULL, retry_at = NULL, running_turn = NULL, stop_cause = NULL, stop_error = NULL, stop_at = NULL, deadline_at = NULL,
+    accepting = false, loose = 0, claimed_turn = next_turn - 1, sealed = (process = 'none'),
+    init_deadline_at = NULL,
+    end_deadline_at = CASE WHEN process <> 'none' THEN clock_timestamp() + interval '10 seconds' END,
+    process = CASE WHEN process = 'none' THEN 'none' ELSE 'ending' END
+WHERE id = :id;
+
+-- name: skip_queue(id)!
+-- What is queued has left the queue (it was cancelled).
+UPDATE sessions
+SET claimed_turn = next_turn - 1, wanting = false,
+    idle_at = CASE WHEN running_turn IS NULL THEN coalesce(idle_at, clock_timestamp()) END
+WHERE id = :id;
+
+-- name: add_hold_count(ids, change)!
+-- A hold begins or ceases to apply. A Session without a running Turn is idle while held [S21].
+UPDATE sessions
+SET held = held + :change,
+    idle_at = CASE
+        WHEN running_turn IS NOT NULL THEN NULL
+        WHEN held + :change > 0 OR claimed_turn + 1 >= next_turn THEN coalesce(idle_at, clock_timestamp())
+    END,
+    wanting = held + :change = 0 AND process = 'none' AND running_turn IS NULL AND claimed_turn + 1 < next_turn
+WHERE id = ANY (:ids::uuid[]);
+
+-- name: mark_stop(id, cause, error)!
+-- A stop mark: from this commit the Turn can't complete [S11].
+UPDATE sessions SET stop_cause = :cause, stop_error = :error, stop_at = clock_timestamp(), deadline_at = NULL, accepting = false WHERE id = :id;
+
+-- name: clear_turn(id, strikes)!
+-- The running Turn is settled without its handler's word. What is queued may go on.
+UPDATE sessions
+SET running_turn = NULL, stop_cause = NULL, stop_error = NULL, stop_at = NULL, deadline_at = NULL, accepting = false, loose = 0,
+    output_bytes = 0, strikes = :strikes,
+    idle_at = CASE WHEN held > 0 OR claimed_turn + 1 >= next_turn THEN clock_timestamp() END
+WHERE id = :id;
+
+-- name: set_loose(id, change, last_op)!
+UPDATE sessions SET loose = loose + :change, last_op = greatest(last_op, :last_op) WHERE id = :id;
+
+-- name: set_accepting(id, accepting, last_op)!
+UPDATE sessions SET accepting = :accepting, last_op = greatest(last_op, :last_op) WHERE id = :id;
+
+-- name: set_last_op(id, last_op)!
+UPDATE sessions SET last_op = greatest(last_op, :last_op) WHERE id = :id;
+
+-- name: clear_loose(id)!
+UPDATE sessions SET loose = 0 WHERE id = :id;
+
+-- name: list_sessions(environment_id, agent, parent_session_id, requester_session_id, statuses, label_names, label_values, before, count)
+-- Newest first; every given filter must hold, every given label must be there [S25].
+SELECT * FROM sessions s
+WHERE s.environment_id = :environment_id
+    AND (:agent::text IS NULL OR s.agent = :agent)
+    AND (:parent_session_id::uuid IS NULL OR s.parent_session_id = :parent_session_id)
+    AND (:requester_session_id::uuid IS NULL OR s.requester_session_id = :requester_session_id)
+    AND (:statuses::text[] IS NULL OR s.status = ANY (:statuses))
+    AND (:before::uuid IS NULL OR s.id < :before)
+    AND NOT EXISTS (
+        SELECT FROM unnest(:label_names::text[], :label_values::text[]) AS l (name, value)
+        WHERE NOT EXISTS (
+            SELECT FROM session_labels sl WHERE sl.session_id = s.id AND sl.name = l.name AND sl.value = l.value
+        )
+    )
+ORDER BY s.id DESC LIMIT :count;
+
+-- name: labels_of(ids)
+SELECT session_id, name, value FROM session_labels WHERE session_id = ANY (:ids::uuid[]) ORDER BY name;
+
+-- name: holds_on(ids)
+-- The holds that apply to each Session: its own, and interrupts of its ancestors.
+WITH RECURSIVE up (session_id, at, parent) AS (
+    SELECT id, id, parent_session_id FROM sessions WHERE id = ANY (:ids::uuid[])
+    UNION ALL
+    SELECT up.session_id, s.id, s.parent_session_id FROM up JOIN sessions s ON s.id = up.parent
+)
+SELECT up.session_id AS on_session, h.*
+FROM up JOIN holds h ON h.session_id = up.at AND h.released_at IS NULL AND (h.kind = 'interrupt' OR h.session_id = up.session_id)
+ORDER BY h.created_at, h.id;
+
+-- name: first_turns(ids)
+SELECT session_id, id, status FROM turns WHERE session_id = ANY (:ids::uuid[]) AND sequence = 1;
+
+-- name: latest_idle_below(ids)
+-- For each Session: whether a not-closed owned descendant is busy, and the latest idle instant of those that aren't [S21].
+WITH RECURSIVE down (top, id, idle_at) AS (
+    SELECT parent_session_id, id, idle_at FROM sessions WHERE parent_session_id = ANY (:ids::uuid[]) AND status <> 'closed'
+    UNION ALL
+    SELECT down.top, s.id, s.idle_at FROM down JOIN sessions s ON s.parent_session_id = down.id AND s.status <> 'closed'
+)
+SELECT top, bool_or(idle_at IS NULL) AS busy, max(idle_at) AS idle_at, count(*) AS unclosed FROM down GROUP BY top;
+
+-- name: idle_candidates(count)
+-- Open Sessions whose own idle period is over; the tree is derived again under its lock before anything is closed.
+SELECT id FROM sessions
+WHERE status = 'open' AND close_after_idle_ms IS NOT NULL AND parent_session_id IS NULL
+    AND idle_at + close_after_idle_ms * interval '1 millisecond' <= clock_timestamp()
+LIMIT :count;
+
+-- name: next_idle_close()$
+SELECT min(idle_at + close_after_idle_ms * interval '1 millisecond') FROM sessions WHERE status = 'open' AND close_after_idle_ms IS NOT NULL;
+
+-- name: deadlines_due(count)
+SELECT id FROM sessions WHERE deadline_at IS NOT NULL AND deadline_at <= clock_timestamp() AND stop_cause IS NULL ORDER BY deadline_at LIMIT :count;
+
+-- name: stops_overdue(seconds, count)
+-- Stop marks whose cleanup time is long over: the handler is stopped by force [S11], [S13].
+SELECT id FROM sessions WHERE stop_at IS NOT NULL AND stop_at + :seconds * interval '1 second' <= clock_timestamp() ORDER BY stop_at LIMIT :count;
+
+-- name: closings_done(count)
+SELECT id, root_session_id FROM sessions
+WHERE status = 'closing' AND running_turn IS NULL AND (claimed_turn + 1 >= next_turn OR held > 0) LIMIT :count;
+
+-- name: forgive(id)!
+-- A person looked at a process that failed three times: it may be tried again, three times.
+UPDATE sessions SET strikes = 0, attempt = 0, retry_at = NULL WHERE id = :id;

@@ -1,0 +1,24 @@
+-- name: turns_by_id(ids)
+-- Turns with their Session's Environment, for reads of many at once.
+SELECT t.*, s.environment_id FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ANY (:ids::uuid[]);
+
+-- name: turn_row(id)^
+SELECT t.*, s.environment_id FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = :id;
+
+-- name: turn_at(session_id, sequence)^
+SELECT * FROM turns WHERE session_id = :session_id AND sequence = :sequence;
+
+-- name: list_turns(session_id, after, count)
+SELECT * FROM turns WHERE session_id = :session_id AND sequence > :after ORDER BY sequence LIMIT :count;
+
+-- name: end_running(id, status, error)!
+-- The running Turn ends without its handler's word.
+UPDATE turns SET status = :status, error = :error, terminal_at = clock_timestamp() WHERE id = :id AND status = 'running';
+
+-- name: cancel_queued(session_id)
+-- Everything queued, in order.
+WITH gone AS (
+    UPDATE turns SET status = 'cancelled', terminal_at = clock_timestamp()
+    WHERE session_id = :session_id AND status = 'queued' RETURNING id, sequence
+)
+SELECT id, sequence FROM gone ORDER BY sequence;

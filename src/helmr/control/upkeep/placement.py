@@ -1,0 +1,25 @@
+"""Sessions that want a process get one: after a back-off, when room is free, when a notice was lost [S14], [C10]."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from helmr.control.service.plane import ControlPlane
+from helmr.control.store.queries import processes
+
+BATCH: Final = 200
+
+
+class Placement:
+    name = "placement"
+    interval = 0.5
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def run(self) -> bool:
+        async with self._plane.database.connection() as connection:
+            rows = await processes.wanting(connection, count=BATCH)
+        for row in rows:
+            self._plane.dispatcher.place(str(row["id"]))
+        return False
