@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cli.cli_runs import Done, Helmr
 
 from helmr.cli.main import run
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
-
-
-@dataclass
-class Done:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """The one JSON object on standard output; anything more or less fails."""
-        assert self.out.endswith("\n") and self.out.count("\n") == 1, self.out
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The one error object on standard error, beside an empty standard output."""
-        assert self.out == ""
-        return json.loads(self.err)["error"]
-
-
-Helmr = Callable[..., Awaitable[Done]]
 
 
 @pytest.fixture

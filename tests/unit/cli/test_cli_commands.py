@@ -11,10 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_samples import CONTROL, DEPLOYMENT, END, HOLD, SESSION, TIME, TURN, completed, created, event, session, sse_event, turn
-from scripted_http import Reply, Request, Scripted, scripted, sse
+from tests.unit.cli.cli_runs import Helmr
+from tests.unit.client.api_samples import (
+    CONTROL,
+    DEPLOYMENT,
+    END,
+    HOLD,
+    SESSION,
+    TIME,
+    TURN,
+    completed,
+    created,
+    event,
+    session,
+    sse_event,
+    turn,
+)
+from tests.unit.client.scripted_http import Reply, Request, Scripted, scripted, sse
 
-from conftest import Helmr
 from helmr.cli.main import agent, deployment, root
 from helmr.cli.main import session as session_group
 from helmr.cli.main import turn as turn_group

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from api_samples import HOLD, SESSION, TURN, completed, turn
-from scripted_http import Reply, problem, scripted
-
-from conftest import Helmr
+from tests.unit.cli.cli_runs import Helmr
+from tests.unit.client.api_samples import HOLD, SESSION, TURN, completed, turn
+from tests.unit.client.scripted_http import Reply, problem, scripted
 
 pytestmark = pytest.mark.anyio
 

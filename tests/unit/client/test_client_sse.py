@@ -7,10 +7,10 @@ import itertools
 import random
 
 import pytest
-from api_samples import END, SESSION, event, sse_event
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_http import Reply, Request, problem, scripted, sse
+from tests.unit.client.api_samples import END, SESSION, event, sse_event
+from tests.unit.client.scripted_http import Reply, Request, problem, scripted, sse
 
 from helmr.client import HelmrClient, RetryPolicy
 from helmr.client.sse import Message, SseParser

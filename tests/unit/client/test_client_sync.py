@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from api_samples import END, SESSION, TURN, completed, created, session, sse_event
-from scripted_http import Handler, Reply, Scripted, problem, scripted, sse
+from tests.unit.client.api_samples import END, SESSION, TURN, completed, created, session, sse_event
+from tests.unit.client.scripted_http import Handler, Reply, Scripted, problem, scripted, sse
 
 import helmr.client
 import helmr.sync

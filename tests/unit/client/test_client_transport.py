@@ -6,8 +6,8 @@ import gc
 from pathlib import Path
 
 import pytest
-from api_samples import SESSION, created, session
-from scripted_http import Reply, Request, problem, scripted
+from tests.unit.client.api_samples import SESSION, created, session
+from tests.unit.client.scripted_http import Reply, Request, problem, scripted
 
 from helmr.client import HelmrClient, RetryPolicy
 from helmr.protocol import errors

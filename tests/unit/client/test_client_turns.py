@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from api_samples import CONTROL, DEPLOYMENT, HOLD, SESSION, TIME, TURN, completed, created, session, turn
-from scripted_http import Reply, Request, problem, scripted
+from tests.unit.client.api_samples import CONTROL, DEPLOYMENT, HOLD, SESSION, TIME, TURN, completed, created, session, turn
+from tests.unit.client.scripted_http import Reply, Request, problem, scripted
 
 from helmr.client import (
     CancelledTurn,

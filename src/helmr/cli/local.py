@@ -1,0 +1,140 @@
+"""`helmr dev`, `serve`, `worker`: the long-running parts, each until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from helmr.cli.inputs import duration
+
+
+def _installed(part: str) -> None:
+    """Raises `SetupError` when the parts of a server aren't installed: the plain package is SDK and client."""
+    import importlib.util
+
+    from helmr.protocol.errors import SetupError
+
+    if any(importlib.util.find_spec(name) is None for name in ("asyncpg", "starlette", "uvicorn", "msgspec")):
+        raise SetupError(f"`helmr {part}` needs the server's packages.", hint="pip install 'helmr[server]'")
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path, file_okay=False, exists=True), default=".")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where everything is kept [default: one per project].")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on [default: 4356]; 0 takes a free one.")
+@click.option("--open/--no-open", "open_console", default=False, help="Open the console in a browser [default: don't].")
+@click.option("--no-reload", is_flag=True, help="Publish once, and not on change.")
+@click.option("--clean", is_flag=True, help="End what an earlier run left, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object, when all is ready.")
+def dev(
+    path: Path, data_dir: Path | None, host: str, port: int | None, open_console: bool, no_reload: bool, clean: bool, as_json: bool
+) -> int:
+    """Run everything here around the project at PATH: database, control plane, worker.
+
+    Publishes the project, and again after each change. Ctrl-C ends all of it.
+    """
+    _installed("dev")
+    from helmr.dev.app import DEFAULT_PORT, DevConfig, run
+
+    return run(
+        DevConfig(
+            project=path,
+            data_dir=data_dir,
+            host=host,
+            port=DEFAULT_PORT if port is None else port,
+            reload=not no_reload,
+            open_console=open_console,
+            json_output=as_json,
+            clean=clean,
+        )
+    )
+
+
+@click.command()
+@click.option("--host", help="The address to listen on [default: HELMR_HOST, or 127.0.0.1].")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on [default: HELMR_PORT, or 4356]; 0 takes a free one.")
+def serve(host: str | None, port: int | None) -> int:
+    """Run a control plane on the database that DATABASE_URL names.
+
+    Its other settings come from the environment, too: HELMR_BLOBS, HELMR_WORKER_TOKEN, HELMR_API_KEY, HELMR_POOL_SIZE, HELMR_LOG_LEVEL.
+    """
+    _installed("serve")
+    import dataclasses
+
+    from helmr.server import ServerConfig, listener_config, run
+
+    changes: dict[str, Any] = {"host": host, "port": port}
+    listening = dataclasses.replace(listener_config(), **{name: value for name, value in changes.items() if value is not None})
+    return run(ServerConfig.from_environ(), listening)
+
+
+def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    from helmr.sdk.template import memory_bytes
+
+    if value is None:
+        return None
+    try:
+        return memory_bytes(int(value) if value.isdecimal() else value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.option("--url", metavar="URL", help="The control plane [default: HELMR_API_URL].")
+@click.option(
+    "--credential", metavar="TEXT", help="The worker's credential [default: HELMR_WORKER_CREDENTIAL]; other users may see arguments."
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/helmr/worker"),
+    show_default=True,
+    help="Where the worker keeps its id and its cache, and its hostd the Computers.",
+)
+@click.option("--hostd-state", type=click.Path(path_type=Path, file_okay=False), help="The folder of a hostd [default: STATE/hostd].")
+@click.option(
+    "--driver", type=click.Choice(["bubblewrap", "process"]), default="bubblewrap", show_default=True, help="For a hostd started here."
+)
+@click.option("--name", help="How the worker is shown [default: the host's name].")
+@click.option("--cpu", type=click.FloatRange(0, min_open=True), help="Cores to offer [default: 8 times what there is].")
+@click.option("--memory", callback=_memory, metavar="SIZE", help='Memory to offer, as "16GiB" [default: 80 % of what there is].')
+@click.option(
+    "--drain",
+    metavar="DURATION",
+    default="30s",
+    show_default=True,
+    callback=duration,
+    help="How long Sessions may end by themselves at SIGTERM.",
+)
+def worker(
+    url: str | None,
+    credential: str | None,
+    state: Path,
+    hostd_state: Path | None,
+    driver: Literal["bubblewrap", "process"],
+    name: str | None,
+    cpu: float | None,
+    memory: int | None,
+    drain: str,
+) -> int:
+    """Run a worker on this host, with a hostd of its own when none runs.
+
+    SIGTERM drains and lets go; Computers and hostd go on, and the next worker takes them up.
+    """
+    _installed("worker")
+    import asyncio
+
+    from helmr.host.worker.config import WorkerConfig
+    from helmr.host.worker.process import WorkerProcessConfig, run_worker
+    from helmr.protocol.duration import duration_ms
+
+    given: dict[str, Any] = {"name": name, "cpu": cpu, "memory": memory}
+    settings = WorkerConfig(
+        state=state, drain_seconds=duration_ms(drain) / 1000, **{key: value for key, value in given.items() if value is not None}
+    )
+    config = WorkerProcessConfig(state=state, url=url, credential=credential, hostd_state=hostd_state, driver=driver, worker=settings)
+    asyncio.run(run_worker(config))
+    return 0

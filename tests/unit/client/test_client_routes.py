@@ -1,0 +1,114 @@
+"""The client sends what the API declares: every call has its route, and the API's own readers take its query and body. SPEC 11, 12."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.unit.client.api_samples import CONTROL, DEPLOYMENT, END, HOLD, SESSION, TIME, TURN, created, session, turn
+from tests.unit.client.scripted_http import Reply, Request, scripted, sse
+
+from helmr.client import HelmrClient
+from helmr.control.api.dispatch import query_values
+from helmr.control.api.reading import body_reader, query_reader
+from helmr.control.api.route import Route
+from helmr.control.api.table import declared_routes
+from helmr.protocol.content import text
+from helmr.protocol.manifest import Manifest
+
+pytestmark = pytest.mark.anyio
+
+DIGEST = "ab" * 32
+CONTROLLED = {"id": CONTROL, "session_id": SESSION, "status": "accepted", "hold_id": HOLD, "turn_id": TURN}
+DEPLOYED = {"id": DEPLOYMENT, "status": "deployed", "current": True, "digest": "d", "created_at": TIME}
+AGENT = {"agent": "reviewer", "template": "repo", "deployment_id": DEPLOYMENT, "input_kind": "text", "runtime_mcp": {"allow": []}}
+PAGE = {"items": [], "next_cursor": None}
+
+ANSWERS: dict[str, Any] = {
+    "create_session": created(),
+    "list_sessions": PAGE,
+    "get_session": session(),
+    "explain_session": {"session_id": SESSION, "state": "idle", "sentence": "Nothing to do.", "facts": {}},
+    "interrupt_session": CONTROLLED,
+    "resume_session": CONTROLLED,
+    "close_session": {"session_id": SESSION, "status": "closing"},
+    "cancel_session": {"session_id": SESSION, "status": "closed"},
+    "enqueue_turn": {"id": TURN, "session_id": SESSION, "sequence": 1},
+    "list_turns": PAGE,
+    "get_turn": turn("cancelled"),
+    "send_message": {"id": HOLD, "status": "accepted"},
+    "interrupt_turn": CONTROLLED,
+    "list_events": {"records": [], "next_after": 0, "has_more": False, "retained_after": 0, "sealed": False},
+    "list_agents": PAGE | {"deployment_id": DEPLOYMENT},
+    "get_agent": AGENT,
+    "missing_blobs": {"missing": [DIGEST]},
+    "publish_deployment": DEPLOYED,
+    "list_deployments": {"items": [DEPLOYED], "next_cursor": None},
+    "get_current_deployment": DEPLOYED,
+    "get_deployment": DEPLOYED,
+    "promote_deployment": DEPLOYED,
+    "get_capabilities": {"version": "1", "api": "v1", "features": [], "limits": {}},
+}
+NOT_THE_CLIENTS = {"get_blob", "get_openapi", "get_health", "get_readiness", "get_metrics"}
+
+
+def route_of(request: Request) -> Route:
+    for route in declared_routes():
+        pattern = re.sub(r"\{\w+\}", "[^/]+", route.path)
+        if route.method == request.method and re.fullmatch(pattern, request.path) and not (route.parameters and "/current" in request.path):
+            return route
+    raise AssertionError(f"{request.method} {request.path} is no route")
+
+
+async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call() -> None:
+    used: set[str] = set()
+
+    def answer(request: Request) -> Reply:
+        route = route_of(request)
+        used.add(route.name)
+        query_reader(route.query)(query_values(request.query.encode()))
+        if route.takes == "json":
+            body_reader(route.body)(request.json(), "body")
+        assert ("idempotency-key" in request.headers) == route.write, route.name
+        return sse(END) if route.gives == "events" else Reply(ANSWERS[route.name], status=route.status)
+
+    async with scripted(answer) as server, HelmrClient(server.url, "key") as client:
+        started = await client.sessions.create(
+            agent="reviewer", input=[text("go")], key="k", computer={"id": HOLD}, slack={"channel_id": "C1"}, labels={"a": "b"}
+        )
+        await client.sessions.list(agent="reviewer", key="k")
+        await client.sessions.list(parent_session_id=SESSION, requester_session_id=SESSION, status=["open"], labels={"a": "b"}, limit=3)
+        ref = client.sessions.ref(SESSION)
+        for call in (
+            ref.get,
+            ref.explain,
+            ref.interrupt,
+            ref.close,
+            ref.cancel,
+            started.turn.get,
+            started.turn.wait,
+            started.turn.interrupt,
+        ):
+            await call()  # type: ignore[operator]
+        await started.turn.wait(timeout="10s")
+        await ref.resume(hold_id=HOLD)
+        await ref.enqueue([text("more")])
+        await started.turn.send([text("psst")])
+        await ref.turns.list(limit=5)
+        await ref.events.list(after=4, limit=1000)
+        assert [event async for event in ref.events.stream(after=4)] == []
+        await client.agents.list(deployment_id=DEPLOYMENT, limit=100)
+        await client.agents.get("reviewer", deployment_id=DEPLOYMENT)
+        assert await client.deployments.missing_blobs([DIGEST]) == [DIGEST]
+        await client.deployments.create_deployment(Manifest(protocol=1, bundle=DIGEST, agents=(), templates=()), True)
+        await client.deployments.list()
+        await client.deployments.current()
+        await client.deployments.get(DEPLOYMENT)
+        await client.deployments.promote(DEPLOYMENT)
+        assert [piece async for piece in client.deployments.log(DEPLOYMENT)] == []
+        await client.capabilities()
+    async with scripted([Reply(status=200)]) as server, HelmrClient(server.url, "key") as client:
+        await client.deployments.put_blob(DIGEST, b"x")
+        used.add(route_of(server.requests[0]).name)
+    assert {route.name for route in declared_routes()} - used == NOT_THE_CLIENTS
