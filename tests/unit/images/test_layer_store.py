@@ -70,7 +70,7 @@ async def test_a_common_beginning_is_shared_and_a_change_rebuilds_what_follows(s
     assert len(runner.ran) == 5
 
 
-async def test_settings_make_no_layer_but_reach_later_steps(store: LayerStore, tmp_path: Path) -> None:
+async def test_settings_make_no_layer_but_a_working_directory_does_and_both_reach_later_steps(store: LayerStore, tmp_path: Path) -> None:
     runner = ScriptedRunner()
     image = recipe(
         ImageStep(kind="env", env={"A": "1"}),
@@ -79,9 +79,10 @@ async def test_settings_make_no_layer_but_reach_later_steps(store: LayerStore, t
         run("write", "a"),
         ImageStep(kind="workdir", dest="/else"),
     )
-    assert len(await ensure(store, image, runner, tmp_path)) == 1
-    assert runner.environment == [{"A": "1"}]
-    assert runner.places == [("/workspace/src", "1000")]
+    assert len(await ensure(store, image, runner, tmp_path)) == 3
+    assert runner.environment == [{}, {"A": "1"}, {}]
+    assert runner.places == [("/", ""), ("/workspace/src", "1000"), ("/", "")]
+    assert [argv[-1] for argv in runner.ran] == ["/workspace/src", "a", "/else"]
     assert await store.config(image) == ImageConfig(env={"A": "1"}, workdir="/else", user="1000")
 
 

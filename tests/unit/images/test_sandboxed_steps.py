@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -17,10 +21,10 @@ import pytest
 
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.egress import HostRule
-from helmr.host.sandbox.images import BuildNetwork, Layer, LayerStore
+from helmr.host.sandbox.images import Bases, BuildNetwork, Layer, LayerStore
 from helmr.host.sandbox.images.registries import PackageSettings
 from helmr.host.sandbox.runner import BuildRunner
-from helmr.protocol.errors import ImageFailed
+from helmr.protocol.errors import ImageFailed, ImageUnsupported
 from helmr.protocol.manifest import ImageManifest, ImageStep
 
 pytestmark = [
@@ -93,11 +97,12 @@ async def test_steps_see_the_steps_before_them_and_their_settings(builder: Build
     await builder.build(
         sh("echo one > /opt/one; chmod 711 /root"),
         ImageStep(kind="env", env={"WORD": "two"}),
-        ImageStep(kind="workdir", dest="/home/helmr"),
+        ImageStep(kind="workdir", dest="/made/here"),
+        sh("chown helmr ."),
         ImageStep(kind="user", user="helmr"),
         sh("cat /opt/one; echo $WORD; pwd; id -un; stat -c %a /root; touch mine; stat -c %U mine"),
     )
-    assert builder.log[-6:] == ["one", "two", "/home/helmr", "helmr", "711", "helmr"]
+    assert builder.log[-6:] == ["one", "two", "/made/here", "helmr", "711", "helmr"]
 
 
 async def test_copies_are_roots_follow_the_guests_links_and_keep_what_was_there(builder: Builder) -> None:
@@ -257,3 +262,63 @@ async def test_pip_installs_a_real_package_from_the_operators_registry(root: Pat
     began = time.perf_counter()
     assert await builder.build(*steps) == layers
     assert time.perf_counter() - began < 1
+
+
+def library_layer(root: Path, *programs: str) -> Path:
+    """A layout whose one image holds /bin/sh and the libraries of `programs`, taken from this machine."""
+    blobs = root / "blobs/sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(data: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(data).hexdigest()
+        (blobs / digest).write_bytes(data)
+        return {"digest": f"sha256:{digest}", "size": len(data)}
+
+    found = io.BytesIO()
+    with tarfile.open(fileobj=found, mode="w") as tar:
+        names = {"/bin/sh"}
+        for program in programs:
+            said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True, timeout=10).stdout
+            names |= {word for word in said.split() if word.startswith("/")}
+        for name in sorted(names):
+            info = tar.gettarinfo(os.path.realpath(name), name)
+            info.uid = info.gid = 0
+            with open(os.path.realpath(name), "rb") as file:
+                tar.addfile(info, file)
+        for name in ("etc/gone", "etc/stays"):
+            tar.addfile(tarfile.TarInfo(name))
+    second = io.BytesIO()
+    with tarfile.open(fileobj=second, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("etc/.wh.gone"))
+    config = blob(json.dumps({"config": {"Env": ["FROM=base"], "WorkingDir": "/srv"}}).encode())
+    manifest = blob(json.dumps({"config": config, "layers": [blob(found.getvalue()), blob(second.getvalue())]}).encode())
+    (root / "index.json").write_text(json.dumps({"manifests": [manifest]}))
+    return root
+
+
+async def test_steps_run_over_an_image_of_a_layout_with_the_workers_python(root: Path, builder: Builder) -> None:
+    layout = library_layer(root / "layout", "/bin/sh", os.path.realpath(f"{sys.base_prefix}/bin/python3"))
+    store = LayerStore(root / "more", network=BuildNetwork(environment={}), bases=Bases(root / "bases", folders=[root]))
+    runner = BuildRunner(Bubblewrap(root), host_base=False)
+    steps = (
+        sh("test ! -e /etc/gone; test -e /etc/stays; echo $FROM > /srv/found; cd /usr; echo *"),
+        ImageStep(kind="copy", dest="here", blob=builder.listing(a="a")),
+    )
+    image = ImageManifest(name="ref", base="reference", reference=f"oci:{layout}", steps=steps)
+    log: list[str] = []
+    layers = await store.ensure(image, builder.blobs, log.append, runner)
+    assert (layers[-2].path / "srv/found").read_text() == "base\n"
+    assert (layers[-1].path / "srv/here/a").read_text() == "a"
+    assert "bin" not in log[-1], "nothing of the host's /usr is there"
+
+
+async def test_an_image_without_the_libraries_of_the_workers_python_is_unsupported(root: Path, builder: Builder) -> None:
+    layout = library_layer(root / "layout")
+    store = LayerStore(root / "more", network=BuildNetwork(environment={}), bases=Bases(root / "bases", folders=[root]))
+    with pytest.raises(ImageUnsupported):
+        await store.ensure(
+            ImageManifest(name="ref", base="reference", reference=f"oci:{layout}"),
+            builder.blobs,
+            print,
+            BuildRunner(Bubblewrap(root), host_base=False),
+        )

@@ -26,6 +26,8 @@ def step_key(parent: str, step: ImageStep, config: ImageConfig, *, content: Sequ
     match step.kind:
         case "run":
             words = [list(step.argv), sorted(step.network), dict(config.env), config.workdir, config.user]
+        case "workdir":
+            words = [config.absolute(step.dest)]
         case "copy":
             words = [config.absolute(step.dest), step.blob]
         case "copy_from":

@@ -47,6 +47,11 @@ def unpack(cargo: str, dest: str) -> None:
     put(cargo, dest, False)
 
 
+def make_folder(path: str) -> None:
+    """Make the folder `path` and what it lies in, unless it is there."""
+    os.makedirs(os.path.realpath(path), exist_ok=True)
+
+
 def put(source: str, dest: str, owners: bool) -> None:
     """Copy `source` to `dest`; folders are merged, what exists keeps its mode, files and links are replaced."""
     linked: dict[tuple[int, int], str] = {}

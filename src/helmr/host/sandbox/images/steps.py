@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +37,8 @@ def describe(step: ImageStep) -> str:
             return f"copy {step.source} of image {step.image.name if step.image else '?'} to {step.dest}"
         case "pip_install":
             return f"pip install {' '.join(step.requirements)}"
+        case "workdir":
+            return f"workdir {step.dest}"
         case _:
             return step.kind
 
@@ -94,6 +95,8 @@ class StepBuilder:
                 case "pip_install":
                     argv = _python(placing.install, PACKAGES, *self.step.requirements)
                     await self._online(below, files, argv, "", "/", credentials=True)
+                case "workdir":
+                    await self._place(below, files, _python(placing.make_folder, self._dest()))
                 case "copy":
                     await self._copy(below, files)
                 case "copy_from":
@@ -135,7 +138,6 @@ class StepBuilder:
     async def _place(self, layers: Sequence[Path], files: Path, argv: Sequence[str]) -> None:
         output = _Output(self.log)
         self._check(await self.runner.run(layers, files, argv, {}, "/", "", None, output), output)
-        shutil.rmtree(files.parent / "cargo")
 
     async def _blob(self, digest: str) -> Path:
         path = self.blobs / digest

@@ -25,12 +25,12 @@ from helmr.host.sandbox.interior import PYTHON_BINARY
 from helmr.host.sandbox.runner import StepRunner
 from helmr.protocol.errors import ImageUnsupported
 from helmr.protocol.imageconfig import ImageConfig, image_config
-from helmr.protocol.manifest import ImageBase, ImageManifest
+from helmr.protocol.manifest import ImageBase, ImageManifest, ImageStep
 
 Log = Callable[[str], None]
 
-_SETTINGS: Final = frozenset({"env", "workdir", "user"})
-"""Steps that make no layer."""
+_SETTINGS: Final = frozenset({"env", "user"})
+"""Steps that make no layer. A `workdir` makes one, in which the folder is."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,9 +69,11 @@ class LayerStore:
         """
         base = await self._bases.ensure(image, log, self._made)
         layers, parent, config = list(base.layers), base.key, base.config
+        steps = list(image.steps)
         if image.base != "host":
             await self._check_python(image, parent, layers, runner, log)
-        for number, step in enumerate(image.steps, 1):
+            steps.insert(0, ImageStep(kind="workdir", dest=config.workdir))  # a base may declare one that it hasn't
+        for number, step in enumerate(steps, 1 if image.base == "host" else 0):
             if step.kind not in _SETTINGS:
                 others: list[Layer] = []
                 builder = StepBuilder(
