@@ -130,7 +130,8 @@ def _encode(entries: Mapping[str, Any], blobs: Mapping[str, Path]) -> Listing:
 def _file(path: Path, shown: str) -> tuple[dict[str, Any], str]:
     try:
         shown.encode("utf-8")
-        with path.open("rb") as file:
+        # Opening a pipe would wait for its writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise PublishError(f"{shown} is neither a file, a folder nor a link.", hint=f"Name it in {IGNORE_FILE}.")
