@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from helmr.host.worker.cutter import FrameCutter
 from helmr.host.worker.flow import DOWN_BYTES, Allowance
@@ -80,10 +80,10 @@ class SupervisorStream(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods and not the type.
+        self._transport = cast("asyncio.Transport", transport)
         if self._end is None:
-            transport.abort()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         end = self._end
