@@ -56,6 +56,11 @@ class DataFolder:
     def worker(self) -> Path:
         return self.path / "worker"
 
+    @property
+    def log(self) -> Path:
+        """What our own process has to say to its maintainers."""
+        return self.path / "helmr.log"
+
     @contextmanager
     def hold(self) -> Generator[None]:
         """Make the folder and keep it for this process. Raises `AlreadyRunning` or `FolderUnusable`.

@@ -31,24 +31,24 @@ class Record(Protocol):
 Follow = Callable[[str, int], AsyncIterator[Sequence[Record]]]
 """A Session's events after a sequence, until it is sealed."""
 
-AgentOf = Callable[[str], Awaitable[str]]
-"""The Agent of a Session."""
+Describe = Callable[[str], Awaitable[tuple[str, int]]]
+"""A Session's Agent, and the sequence after which its events are worth showing."""
 
 
 class LiveOutput:
-    """A Service. `saw` tells it that something happened in a Session; it follows that one from its beginning, or from `after`."""
+    """A Service. `saw` tells it that something happened in a Session; it follows that one from then on."""
 
-    def __init__(self, follow: Follow, agent_of: AgentOf, screen: Screen) -> None:
+    def __init__(self, follow: Follow, describe: Describe, screen: Screen) -> None:
         self._follow = follow
-        self._agent_of = agent_of
+        self._describe = describe
         self._screen = screen
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def saw(self, session_id: str, after: int = 0) -> None:
+    def saw(self, session_id: str) -> None:
         """Follow the Session unless it is followed already. Never blocks."""
         if session_id in self._tasks or len(self._tasks) >= MOST:
             return
-        task = asyncio.create_task(self._show(session_id, after), name=f"output of {session_id}")
+        task = asyncio.create_task(self._show(session_id), name=f"output of {session_id}")
         self._tasks[session_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(session_id, None))
 
@@ -60,9 +60,10 @@ class LiveOutput:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _show(self, session_id: str, after: int) -> None:
+    async def _show(self, session_id: str) -> None:
         try:
-            lines = Lines(await self._agent_of(session_id), session_id, self._screen)
+            agent, after = await self._describe(session_id)
+            lines = Lines(agent, session_id, self._screen)
             async for records in self._follow(session_id, after):
                 for record in records:
                     lines.add(cast("Mapping[str, Any]", jsontext.loads(record.body)))
@@ -110,4 +111,5 @@ def _facts(data: object) -> str:
     if not isinstance(data, Mapping):
         return ""
     members = cast("Mapping[str, Any]", data)
-    return "".join(f" {name}={members[name]}" for name in ("reason", "cause", "code", "message") if members.get(name))
+    told = {name: str(members[name]).strip().splitlines()[-1] for name in ("reason", "cause", "code", "message") if members.get(name)}
+    return "".join(f" {name}={text}" for name, text in told.items())

@@ -117,14 +117,14 @@ async def test_a_session_is_followed_once_however_often_it_is_seen(bounded: Boun
         shown.set()
         await asyncio.Event().wait()
 
-    async def agent_of(session_id: str) -> str:
+    async def describe(session_id: str) -> tuple[str, int]:
         assert session_id == SESSION
-        return "echo"
+        return "echo", 7
 
-    live = LiveOutput(follow, agent_of, both.screen)
+    live = LiveOutput(follow, describe, both.screen)
     async with bounded():
         for _ in range(3):
-            live.saw(SESSION, 7)
+            live.saw(SESSION)
         await shown.wait()
         live.saw(SESSION)
     await live.stop()

@@ -45,6 +45,16 @@ class Locks(Protocol):
     async def unlock(self, kind: int, thing: int) -> None: ...
 
 
+class Everywhere:
+    """The locks of duties that each control plane has for itself."""
+
+    async def try_lock(self, kind: int, thing: int) -> bool:
+        return True
+
+    async def unlock(self, kind: int, thing: int) -> None:
+        return None
+
+
 class Clock(Protocol):
     """How duties wait; tests have one of their own."""
 
@@ -112,7 +122,7 @@ class Upkeep:
                 try:
                     now_leads = await self._locks.try_lock(LEADER, key(duty.name))
                     if now_leads and not leads:
-                        log.info("leads a duty", duty=duty.name)
+                        log.debug("leads a duty", duty=duty.name)
                     leads = now_leads
                     if leads:
                         more = await duty.run()

@@ -148,13 +148,18 @@ def place_for(folder: Path, account: Account, system: Path = SYSTEM_FOLDER) -> P
         _make_folders(folder.parent)
         if account.uid is None or account.can_enter(folder.parent):
             return folder
-        instead = system / "postgres" / hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+        _, instead = places_of(folder, system)
         _make_folders(instead.parent)
     except OSError as error:
         raise FolderUnusable(f"{error.filename} can't be made or written: {error.strerror}.") from error
     if not account.can_enter(instead.parent):
         raise FolderUnusable(f"The account of PostgreSQL (uid {account.uid}) can enter neither {folder.parent} nor {instead.parent}.")
     return instead
+
+
+def places_of(folder: Path, system: Path = SYSTEM_FOLDER) -> tuple[Path, Path]:
+    """The two places that `place_for` chooses from."""
+    return folder, system / "postgres" / hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
 
 
 def _make_folders(folder: Path) -> None:

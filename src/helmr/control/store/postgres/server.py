@@ -26,7 +26,7 @@ import asyncpg
 
 from helmr.control.store.pool import database_errors
 from helmr.control.store.postgres import passwd, postmaster
-from helmr.control.store.postgres.account import SYSTEM_FOLDER, Account, account_of, nobody, place_for
+from helmr.control.store.postgres.account import SYSTEM_FOLDER, Account, account_of, nobody, place_for, places_of
 from helmr.control.store.postgres.binaries import Binaries, find
 from helmr.protocol.errors import DatabaseUnavailable, FolderUnusable, PostgresFailed
 
@@ -122,6 +122,10 @@ class EmbeddedPostgres:
     async def stop(self) -> None:
         """End the server, its clients disconnected, everything on disk. Returns when its process is gone."""
         await asyncio.to_thread(self._stop)
+
+    async def stop_leftover(self) -> bool:
+        """End a server that an earlier process left on this folder; whether there was one."""
+        return await asyncio.to_thread(self._stop_leftover)
 
     async def _make_database(self) -> None:
         connection = await asyncpg.connect(self.dsn("postgres"))
@@ -235,6 +239,14 @@ class EmbeddedPostgres:
         if self._process is not None:
             self._process.wait(self._config.stop_seconds)
             self._process = None
+
+    def _stop_leftover(self) -> bool:
+        self._folder = next((folder for folder in places_of(self._config.folder, self._config.system) if (folder / "data").is_dir()), None)
+        running = None if self._folder is None else postmaster.read(self.data)
+        if running is None or not running.is_alive():
+            return False
+        self._stop()
+        return True
 
     def _open_log(self, account: Account) -> int:
         """Make the log, or begin a new one when it has grown; returns its length."""

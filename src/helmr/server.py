@@ -1,0 +1,237 @@
+"""The composition root of a control plane: database, services, duties, HTTP. `helmr serve`.
+
+Configuration, from the environment:
+
+| variable | meaning | default |
+|---|---|---|
+| `DATABASE_URL` | PostgreSQL 15 or later, reached directly or by a pooler in session mode | required |
+| `HELMR_HOST`, `HELMR_PORT` | where to listen | `127.0.0.1`, `4356` |
+| `HELMR_BLOBS` | folder of bundles and files of images | `/var/lib/helmr/blobs` |
+| `HELMR_WORKER_TOKEN` | credential that workers present; none is taken without it | |
+| `HELMR_API_KEY` | a key of `default/main` to accept, beside those in the database | one is made and shown at the first start |
+| `HELMR_POOL_SIZE` | connections to the database, beside the one that listens | `8` |
+| `HELMR_LOG_LEVEL` | `debug`, `info`, `warning` or `error` | `info` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+import uvloop
+
+from helmr.control.api.app import Api, build_app
+from helmr.control.listener import Listener, ListenerConfig
+from helmr.control.service.links import LogLine
+from helmr.control.service.plane import ControlPlane, PlaneConfig
+from helmr.control.service.principals import KEY_PREFIX, create_key, ensure_environment, store_key
+from helmr.control.store.leader import Everywhere, Upkeep
+from helmr.control.store.migrate import code_version, load, migrate
+from helmr.control.store.pool import Database, database_errors
+from helmr.control.store.queries import identity
+from helmr.control.store.standing import StandingConfig, StandingConnection
+from helmr.control.upkeep.closings import Closings
+from helmr.control.upkeep.deadlines import Deadlines
+from helmr.control.upkeep.heartbeat import Heartbeat
+from helmr.control.upkeep.idle_close import IdleClose
+from helmr.control.upkeep.linked import Linked
+from helmr.control.upkeep.lost_workers import LostWorkers
+from helmr.control.upkeep.overdue import Overdue
+from helmr.control.upkeep.placement import Placement
+from helmr.logs import LEVELS, write_logs
+from helmr.objects import FolderStore
+from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable
+
+DEFAULT_PORT: Final = 4356
+LED: Final = (Closings, Deadlines, IdleClose, LostWorkers, Placement)
+"""Duties of the installation: one control plane at a time has each."""
+OWN: Final = (Heartbeat, Linked, Overdue)
+"""Duties that every control plane has for its own links."""
+
+log = structlog.get_logger("helmr.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    dsn: str = field(repr=False)
+    blobs: Path
+    worker_token: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    """A key to accept for the Environment `environment`."""
+    environment: tuple[str, str] = ("default", "main")
+    """Project and Environment of `api_key`, made when missing."""
+    pool_size: int = 8
+    log_level: str = "info"
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> ServerConfig:
+        """Read the variables above. Raises `ConfigurationMissing` naming the one that is missing or wrong."""
+        dsn = environ.get("DATABASE_URL", "")
+        if not dsn:
+            raise ConfigurationMissing(
+                "DATABASE_URL is not set.", hint='Set it, e.g. "postgresql://user@host/helmr"; `helmr dev` needs none.'
+            )
+        key = environ.get("HELMR_API_KEY") or None
+        if key is not None and not key.startswith(KEY_PREFIX):
+            raise ConfigurationMissing(f"HELMR_API_KEY is no key: it must begin with {KEY_PREFIX}.", hint="")
+        level = environ.get("HELMR_LOG_LEVEL", "info")
+        if level not in LEVELS:
+            raise ConfigurationMissing(f"HELMR_LOG_LEVEL must be one of {', '.join(LEVELS)}.", hint="")
+        return cls(
+            dsn=dsn,
+            blobs=Path(environ.get("HELMR_BLOBS", "/var/lib/helmr/blobs")),
+            worker_token=environ.get("HELMR_WORKER_TOKEN") or None,
+            api_key=key,
+            pool_size=_number(environ, "HELMR_POOL_SIZE", 8, least=3),
+            log_level=level,
+        )
+
+
+def listener_config(environ: Mapping[str, str] = os.environ) -> ListenerConfig:
+    """`HELMR_HOST` and `HELMR_PORT`. Raises `ConfigurationMissing`."""
+    return ListenerConfig(host=environ.get("HELMR_HOST", "127.0.0.1"), port=_number(environ, "HELMR_PORT", DEFAULT_PORT, least=0))
+
+
+class Server:
+    """A Service: one control plane that listens. `start` migrates the database first; `stop` loses no Turn."""
+
+    def __init__(self, config: ServerConfig, listener: Listener, *, on_log: LogLine | None = None) -> None:
+        self._config = config
+        self._listener = listener
+        self._on_log = on_log
+        self._running: _Running | None = None
+
+    @property
+    def plane(self) -> ControlPlane:
+        """The services; after `start`."""
+        if self._running is None:
+            raise RuntimeError("the server was not started")
+        return self._running.plane
+
+    @property
+    def url(self) -> str:
+        return self._listener.url
+
+    async def start(self) -> None:
+        """Migrate, serve, begin the duties. Raises `SetupError` and its kinds, and `DatabaseUnavailable`.
+
+        What was begun before a failure is ended by `stop`.
+        """
+        if self._running is not None:
+            return
+        self._listener.bind()
+        with database_errors():
+            await migrate(self._config.dsn)
+        # One connection of the pool's size is the flush's own; the standing one comes on top (UD-85).
+        database = Database(self._config.dsn, size=self._config.pool_size - 1)
+        await database.start()
+        blobs = await asyncio.to_thread(FolderStore, self._config.blobs)
+        plane = ControlPlane(database, blobs, PlaneConfig(worker_token=self._config.worker_token), on_log=self._on_log)
+        standing = StandingConnection(StandingConfig(dsn=self._config.dsn), code_version=code_version(load()))
+        self._running = running = _Running(plane, database, standing)
+        if self._config.api_key is not None:
+            await self._accept_key(self._config.api_key)
+        await plane.start()
+        standing.listen("helmr_session", plane.noticed)
+        standing.on_connected(running.reconnected)
+        await standing.start()
+        for upkeep in running.upkeep:
+            await upkeep.start()
+        await self._listener.start(running.api)
+        log.info("serving", url=self.url, control_plane=plane.id)
+
+    async def stop(self) -> None:
+        """Streams end, requests under way finish, what waits is stored. Workers keep their Computers and link again elsewhere."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.api.drain()
+        await self._listener.stop()
+        if running is None:
+            return
+        for upkeep in running.upkeep:
+            await upkeep.stop()
+        try:
+            await running.plane.stop()
+        except DatabaseUnavailable as error:
+            log.warning("the database was away at the end", error=error.detail)
+        await running.standing.stop()
+        await running.database.stop()
+
+    async def first_key(self) -> str | None:
+        """A key for an installation that has none yet, shown this once; else None."""
+
+        async def work(connection: object) -> str | None:
+            if await identity.has_keys(connection):
+                return None
+            environment = await ensure_environment(connection, *self._config.environment)
+            return await create_key(connection, environment, "first key")
+
+        return await self.plane.database.run(work)
+
+    async def _accept_key(self, key: str) -> None:
+        async def work(connection: object) -> None:
+            environment = await ensure_environment(connection, *self._config.environment)
+            await store_key(connection, environment, "configured key", key)
+
+        await self.plane.database.run(work)
+
+
+class _Running:
+    """What a started server is made of."""
+
+    def __init__(self, plane: ControlPlane, database: Database, standing: StandingConnection) -> None:
+        self.plane = plane
+        self.database = database
+        self.standing = standing
+        self.api: Api = build_app(plane)
+        self.upkeep = (Upkeep([duty(plane) for duty in LED], standing), Upkeep([duty(plane) for duty in OWN], Everywhere()))
+
+    def reconnected(self) -> None:
+        """The database is (again) there: whatever was noticed before may have been missed (I6), and the lease count begins anew (I8)."""
+        self.plane.health.reachable_since = time.monotonic()
+        self.plane.hub.touch_all()
+        self.plane.links.poke()
+
+
+async def serve(config: ServerConfig, listening: ListenerConfig) -> None:
+    """Serve until SIGTERM or SIGINT. Raises what `Server.start` raises."""
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ending.set)
+    server = Server(config, Listener(listening))
+    try:
+        await server.start()
+        key = await server.first_key()
+        if key is not None:
+            print(f"API key of {'/'.join(config.environment)}, shown this once: {key}", file=sys.stderr, flush=True)
+        print(f"Helmr serves on {server.url}", file=sys.stderr, flush=True)
+        await ending.wait()
+    finally:
+        await server.stop()
+
+
+def run(config: ServerConfig | None = None, listening: ListenerConfig | None = None) -> int:
+    """`helmr serve`: serve in an event loop of its own, logs to standard error; the exit code."""
+    config = config or ServerConfig.from_environ()
+    write_logs(sys.stderr, config.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, listening or listener_config()))
+    return 0
+
+
+def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = environ.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise ConfigurationMissing(f"{name} must be a whole number of at least {least}.", hint="")
+    return int(text)
