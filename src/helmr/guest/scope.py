@@ -22,7 +22,7 @@ KEPT_BYTES: Final = 4 * MIB
 DOWN_BYTES: Final = 32 * MIB
 """More than this unread by a Session process, and its channel is given up: the process is killed."""
 
-_READ: Final = 256 * 1024
+_READ: Final = 64 * 1024
 
 
 class Upward(Protocol):

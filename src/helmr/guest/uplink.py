@@ -16,7 +16,7 @@ LAST_RETRY_SECONDS: Final = 1.0
 CONGESTED_BYTES: Final = 1024 * 1024
 """More than this waiting to be written: nothing more is read from channels until half of it is gone."""
 
-_READ: Final = 256 * 1024
+_READ: Final = 64 * 1024
 _HELLO: Final = json.dumps({"hello": "supervisor", "protocol": PROTOCOL}).encode() + b"\n"
 
 

@@ -1,6 +1,6 @@
 """A zygote: imports what Session processes share, then forks them. DESIGN 6.
 
-One per bundle and preload list. It never starts an event loop or a thread, since neither survives a fork. It runs in a blocking loop:
+One per bundle and preload list. No event loop and no thread of it lives when it forks, since neither survives a fork. It waits blocking:
 messages from the supervisor on descriptor 0 (a SOCK_SEQPACKET socket), and dead children by a wake-up descriptor.
 """
 
@@ -23,6 +23,10 @@ from helmr.guest.enter import close_inherited
 from helmr.guest.keeper import keep_scope
 from helmr.guest.kernel import set_process_name
 from helmr.guest.processes import threads
+from helmr.guest.warmup import run_warmup
+
+SHARED = ("helmr.sdk.agent", "helmr.sdk.image", "helmr.sdk.question", "helmr.sdk.template", "random", "subprocess")
+"""What every Agent imports: once here, then shared by all Session processes."""
 
 _MESSAGE_BYTES = 4096
 _DESCRIPTORS = 3
@@ -39,6 +43,9 @@ def main() -> NoReturn:
         os.dup2(nothing.fileno(), 0)
     set_process_name("helmr-zygote")
     sys.path[:0] = [folder for folder in options.path if folder not in sys.path]
+    for name in SHARED:
+        importlib.import_module(name)
+    run_warmup()
     unfit = _preload(options.preload)
     gc.collect()
     gc.freeze()

@@ -28,7 +28,8 @@ class Host:
         self.path = str(folder / "host.sock")
         self.acknowledging = True
         self.attaching = True
-        self.reading = True
+        self.reading = asyncio.Event()
+        self.reading.set()
         self.stored: dict[int, list[dict[str, Any]]] = defaultdict(list)
         self.ops: dict[int, int] = defaultdict(int)
         self.sequences: dict[tuple[int, int], int] = {}
@@ -39,6 +40,7 @@ class Host:
         self.cut_after: Callable[[], int | None] = lambda: None
         self.on_stored: Callable[[int, int, dict[str, Any]], None] | None = None
         self._changed = asyncio.Condition()
+        self._syncs: list[Callable[[], None]] = []
         self._writer: asyncio.StreamWriter | None = None
         self._server: asyncio.Server | None = None
         self.process: asyncio.subprocess.Process | None = None
@@ -78,7 +80,16 @@ class Host:
             "attribute": attribute,
             **members.pop("open", {}),
         }
-        frame = {"t": "scope.start", "channel": channel, "zygote": "z", "preload": [], "path": [BUNDLE], "env": {}, "cwd": "/", "open": opening}
+        frame = {
+            "t": "scope.start",
+            "channel": channel,
+            "zygote": "z",
+            "preload": [],
+            "path": [BUNDLE],
+            "env": {},
+            "cwd": "/",
+            "open": opening,
+        }
         self.say(0, {**frame, **members})
 
     def turn(self, channel: int, id: str, input: Any = None, **members: Any) -> None:
@@ -139,6 +150,26 @@ class Host:
     async def settled(self, channel: int, turn: str) -> dict[str, Any]:
         return await self.seen(channel, "turn.settled", turn=turn)
 
+    async def until_true(self, condition: Callable[[], bool]) -> None:
+        """For what only the kernel shows: looks again with each answer of the supervisor."""
+        for n in range(1000):
+            if condition():
+                return
+            self.said = [frame for frame in self.said if frame["t"] != "pong"]
+            self.say(0, {"t": "ping", "n": n})
+            await self.seen(0, "pong", n=n)
+        raise AssertionError("never came true")
+
+    async def drained(self) -> None:
+        """All that was said down so far has reached the supervisor's socket."""
+        assert self._writer is not None
+        await self._writer.drain()
+
+    def again_at_each_attach(self, say: Callable[[], None]) -> None:
+        """Say something now and at each attach, as the control plane's sync does; all frames down are idempotent."""
+        self._syncs.append(say)
+        say()
+
     async def attached(self) -> None:
         await self.seen(0, "hello")
 
@@ -162,8 +193,7 @@ class Host:
         frames = FrameReader()
         left = self.cut_after()
         while True:
-            while not self.reading:
-                await asyncio.sleep(0.01)
+            await self.reading.wait()
             data = await reader.read(65536)
             if not data:
                 return
@@ -182,6 +212,8 @@ class Host:
             self.said.append(frame)
             if frame["t"] == "hello" and self.attaching:
                 self.attach()
+                for sync in self._syncs:
+                    sync()
             return
         if op == 0:
             self.said.append({**frame, "channel": channel})
@@ -212,5 +244,3 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-

@@ -26,7 +26,7 @@ WANT: Final = 1
 ASK_EVERY: Final = OUTPUT_WINDOW // 2
 """Every so many outputs ask for an acknowledgement, so that a full window never waits for a delayed one."""
 
-_READ: Final = 256 * 1024
+_READ: Final = 32 * 1024
 _ASKING: Final = b',"r":1}'
 _PLAIN: Final = b"}"
 

@@ -10,11 +10,24 @@ import time
 from dataclasses import dataclass
 
 from helmr.protocol.content import as_text
-from helmr.protocol.errors import ContentLimitExceeded, MessageRejected
+from helmr.protocol.errors import AuthoringError, ContentLimitExceeded, MessageRejected, ResponseAlreadyStaged, TurnSettling
 from helmr.sdk.agent import agent
 from helmr.sdk.image import image
 from helmr.sdk.schema import plain_schema
 from helmr.sdk.template import template
+
+loose = []
+"""Tasks that outlive their Turn."""
+
+DAEMON = """
+import os, time
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+print(os.getpid(), flush=True)
+os.close(1)
+time.sleep(3600)
+"""
 
 computer = template(id="tests", image=image("tests").from_host())
 
@@ -274,7 +287,7 @@ async def limits(turn, ctx):
     await turn.respond("first")
     try:
         await turn.respond("second")
-    except Exception as error:
+    except ResponseAlreadyStaged as error:
         return error.code
 
 
@@ -284,17 +297,15 @@ async def late_speaker(turn, ctx):
         await asyncio.sleep(0.02)
         try:
             await turn.respond("late")
-        except Exception as error:
+        except TurnSettling as error:
             print(f"late: {error.code}", flush=True)
 
-    asyncio.create_task(later())
-    return None
+    loose.append(asyncio.create_task(later()))
 
 
 @define
 async def daemons(turn, ctx):
-    code = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\nprint(os.getpid(), flush=True)\nos.close(1)\ntime.sleep(3600)"
-    process = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, env={"NOTHING": "kept"}, check=True)
+    process = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, env={"NOTHING": "kept"}, check=True)
     child = subprocess.Popen(["sleep", "3600"])
     return {"daemon": int(process.stdout), "child": child.pid, "own": os.getpid()}
 
@@ -344,7 +355,7 @@ async def loose_task(turn, ctx):
 async def mcp(turn, ctx):
     try:
         await ctx.mcp.get_connection_options()
-    except Exception as error:
+    except AuthoringError as error:
         async with ctx.keep_awake():
             return error.code
 
