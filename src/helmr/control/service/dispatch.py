@@ -230,6 +230,7 @@ class Dispatcher:
                 events.append(render.event(item.session_id, following.id, flushed.sequence + 1, flushed.at, "turn.running", b"{}"))
             hub.push(item.session_id, events)
         hub.settled(item.session_id, item.turn_id, _members(guest, item, flushed))
+        guest.last_turn = item.turn_id
         if guest.turn_id == item.turn_id:
             guest.turn_id = None
         if following is not None:
@@ -308,7 +309,7 @@ class Dispatcher:
 
     def _start(self, session_id: str, turn: NextTurn) -> None:
         guest = self._guests.get(session_id)
-        if guest is None or guest.lost or guest.turn_id == turn.id:
+        if guest is None or guest.lost or turn.id in (guest.turn_id, guest.last_turn):
             return
         guest.begin_turn(turn.id, turn.started_at)
         created = render.time_text(turn.created_at)
@@ -345,6 +346,8 @@ class Dispatcher:
     async def _sync_turn(self, connection: Connection, guest: Guest, row: Any, now: Any) -> None:
         turn = await turns.turn_row(connection, id=row["running_turn"])
         turn_id = str(turn["id"])
+        if guest.last_turn == turn_id:
+            return
         if guest.turn_id != turn_id:
             following = NextTurn(
                 turn_id, turn["sequence"], turn["input"], turn["source"], turn["created_at"], turn["started_at"], row["deadline_at"]

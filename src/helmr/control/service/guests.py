@@ -27,6 +27,7 @@ class Guest:
         "ended",
         "hot",
         "idle",
+        "last_turn",
         "lost",
         "number",
         "output_bytes",
@@ -63,6 +64,8 @@ class Guest:
         self.queue: deque[tuple[int, Up | Callable[[], Any]]] = deque()
         self.task: asyncio.Task[None] | None = None
         self.turn_id: str | None = None
+        self.last_turn: str | None = None
+        """The Turn that settled last: a read that began before must not start it again."""
         self.started_at: datetime | None = None
         self.output_bytes = 0
         self.stopped: str | None = None
