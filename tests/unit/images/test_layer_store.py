@@ -199,6 +199,13 @@ async def test_a_copy_of_what_is_not_there_is_an_image_failure(store: LayerStore
         await ensure(store, recipe(ImageStep(kind="copy", dest="/x", blob=blob)), ScriptedRunner(), tmp_path)
 
 
+async def test_a_listing_whose_bytes_are_others_than_its_name_says_is_refused(store: LayerStore, tmp_path: Path) -> None:
+    for content in (b'{"files": {}}', b""):
+        (tmp_path / ("0" * 64)).write_bytes(content)
+        with pytest.raises(ImageFailed, match="other bytes"):
+            await ensure(store, recipe(ImageStep(kind="copy", dest="/x", blob="0" * 64)), ScriptedRunner(), tmp_path)
+
+
 async def test_a_malformed_host_of_the_recipe_is_refused(store: LayerStore, tmp_path: Path) -> None:
     with pytest.raises(HelmrError):
         await ensure(store, recipe(replace(run("write", "a"), network=("not a host",))), ScriptedRunner(), tmp_path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +17,7 @@ from helmr.host.sandbox.interior import PYTHON_BINARY
 from helmr.host.sandbox.runner import StepRunner
 from helmr.host.sandbox.spawn import LaunchFailed
 from helmr.objects import is_digest, lay_out, read_listing
+from helmr.objects.listing import LISTING_BYTES
 from helmr.protocol import jsontext
 from helmr.protocol.errors import BlobNotFound, ContentInvalid, DigestMismatch, ImageFailed, ListingInvalid
 from helmr.protocol.imageconfig import PACKAGES, ImageConfig
@@ -118,7 +122,7 @@ class StepBuilder:
 
     async def _copy(self, below: Sequence[Path], files: Path) -> None:
         dest = self._dest()
-        listing = read_listing((await self._blob(self.step.blob)).read_bytes())
+        listing = read_listing(await asyncio.to_thread(_checked, await self._blob(self.step.blob), self.step.blob))
         cargo = files.parent / "cargo"
         await lay_out(listing, self._blob, cargo / placing.CARGO.lstrip("/"), link=False)
         await self._place([*below, cargo], files, _python(placing.unpack, placing.CARGO, dest))
@@ -162,6 +166,15 @@ class StepBuilder:
     def _failure(self, what: str, **facts: Any) -> ImageFailed:
         known: Mapping[str, Any] = {"image": self.image.name, "step": self.number, "command": describe(self.step), **facts}
         return ImageFailed(f'Step {self.number} of image "{self.image.name}" ({describe(self.step)}) {what}', **known)
+
+
+def _checked(path: Path, digest: str) -> bytes:
+    """The bytes of a blob that someone else laid there: not through a link, and only those that its name promises."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        data = file.read(LISTING_BYTES + 1)
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise DigestMismatch(f"The blob {digest} has other bytes than its name says.")
+    return data
 
 
 def _python(function: Callable[..., None], *arguments: str) -> list[str]:
