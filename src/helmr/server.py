@@ -143,6 +143,7 @@ class Server:
         standing.listen("helmr_session", plane.noticed)
         standing.on_connected(running.reconnected)
         await standing.start()
+        await _patiently(standing.started)
         for upkeep in running.upkeep:
             await upkeep.start()
         await self._listener.start(running.api)
@@ -199,6 +200,15 @@ class _Running:
         self.plane.health.reachable_since = time.monotonic()
         self.plane.hub.touch_all()
         self.plane.links.poke()
+
+
+async def _patiently(started: asyncio.Event, seconds: float = 5.0) -> None:
+    """Wait for the standing connection, so that the first run of each duty has its lock; without it all goes on, later."""
+    try:
+        async with asyncio.timeout(seconds):
+            await started.wait()
+    except TimeoutError:
+        log.warning("no standing connection yet", seconds=seconds)
 
 
 async def serve(config: ServerConfig, listening: ListenerConfig) -> None:

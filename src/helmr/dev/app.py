@@ -101,8 +101,13 @@ class Dev:
         listener.bind()
         started.push_async_callback(listener.stop)
         postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder.postgres))
+        hostd = HostdProcess(self._folder.host)
         started.push_async_callback(postgres.stop)
-        dsn = await postgres.start()
+        started.push_async_callback(end_hostd, hostd)
+        async with asyncio.TaskGroup() as group:
+            starting = group.create_task(postgres.start())
+            group.create_task(hostd.ensure())
+        dsn = starting.result()
         if not postgres.folder.is_relative_to(self._folder.path):
             self._screen.note(f"the database is in {postgres.folder}: PostgreSQL's account can't enter {self._folder.path}")
         settings = ServerConfig(dsn=dsn, blobs=self._folder.blobs, api_key=key, environment=ENVIRONMENT)
@@ -110,7 +115,7 @@ class Dev:
         started.push_async_callback(server.stop)
         await server.start()
         await self._show_sessions(started, server.plane, key)
-        host = LocalHost(self._folder, server.plane)
+        host = LocalHost(self._folder, hostd, server.plane)
         started.push_async_callback(host.stop)
         await host.start()
         return server.url

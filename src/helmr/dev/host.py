@@ -18,21 +18,19 @@ END_SECONDS: Final = 30.0
 
 
 class LocalHost:
-    """A Service. hostd and its Computers of an earlier run are taken up again; `stop` ends them all."""
+    """A Service: the worker. Computers of an earlier run are taken up again; `stop` leaves them to hostd."""
 
-    def __init__(self, folder: DataFolder, plane: ControlPlane) -> None:
+    def __init__(self, folder: DataFolder, hostd: HostdProcess, plane: ControlPlane) -> None:
         self._plane = plane
-        self._hostd = HostdProcess(folder.host)
         self._worker = Worker(
             WorkerConfig(state=folder.worker, name=NAME),
-            hostd=self._hostd.connect,
+            hostd=hostd.connect,
             links=local_links(lambda link: plane.links.open(NAME, link)),
             blobs=self,
         )
 
     async def start(self) -> None:
-        """Return once the worker is welcome. Raises `SetupError` when this machine can't run Computers."""
-        await self._hostd.ensure()
+        """Return once the worker is welcome. Raises `SetupError`."""
         await self._worker.start()
         try:
             async with asyncio.timeout(WELCOME_SECONDS):
@@ -41,9 +39,8 @@ class LocalHost:
             raise SetupError("The worker was not taken in by the control plane.", hint="Look into helmr.log in the data folder.") from None
 
     async def stop(self) -> None:
-        """End the worker, every Computer's processes, and hostd. Files of Computers stay."""
+        """Let go of links and streams."""
         await self._worker.stop()
-        await end_hostd(self._hostd)
 
     async def fetch(self, environment: str, digest: str) -> Path:
         """A `BlobSource`: the control plane's own folder."""
