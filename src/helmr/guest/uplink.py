@@ -77,21 +77,28 @@ class Uplink:
             return
         self._ready.append(data)
         self._queued += len(data)
+        if self._queued > CONGESTED_BYTES:
+            self._was_congested = True
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
-    def drop(self, why: str) -> None:
-        """Give up this stream and connect anew."""
+    def close(self) -> None:
+        """End the stream and what is queued; no other is made. Idempotent."""
         connection, self._socket = self._socket, None
-        if connection is None:
-            return
-        print(f"helmr supervisor: the stream to the host ended: {why}", file=sys.stderr, flush=True)
-        self._loop.remove_reader(connection.fileno())
-        self._loop.remove_writer(connection.fileno())
-        connection.close()
+        if connection is not None:
+            self._loop.remove_reader(connection.fileno())
+            self._loop.remove_writer(connection.fileno())
+            connection.close()
         self._ready.clear()
         self._unsent, self._queued, self._was_congested = memoryview(b""), 0, False
+
+    def drop(self, why: str) -> None:
+        """Give up this stream and connect anew."""
+        if self._socket is None:
+            return
+        print(f"helmr supervisor: the stream to the host ended: {why}", file=sys.stderr, flush=True)
+        self.close()
         self._on_lost()
         self._loop.call_later(self._retry, self.connect)
         self._retry = min(self._retry * 2, LAST_RETRY_SECONDS)
@@ -125,9 +132,7 @@ class Uplink:
             self._loop.add_writer(connection.fileno(), self._writable)
         elif blocked and not self._unsent:
             self._loop.remove_writer(connection.fileno())
-        if self._queued > CONGESTED_BYTES:
-            self._was_congested = True
-        elif self._was_congested and self._queued <= CONGESTED_BYTES // 2:
+        if self._was_congested and self._queued <= CONGESTED_BYTES // 2:
             self._was_congested = False
             self._on_room()
 

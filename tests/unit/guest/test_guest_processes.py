@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from guest_host import Host, alive
+from tests.unit.guest.guest_host import Host, alive
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest_host import Host, alive
+from tests.unit.guest.guest_host import Host, alive
 
 pytestmark = pytest.mark.anyio
 

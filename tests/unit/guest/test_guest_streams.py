@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import socket
 from pathlib import Path
 
 import pytest
-from guest_host import Host
+from tests.unit.guest.guest_host import Host
 
 from helmr.guest.scope import KEPT_BYTES
+from helmr.guest.uplink import CONGESTED_BYTES, Uplink
 
 pytestmark = pytest.mark.anyio
 
@@ -106,3 +109,32 @@ async def test_the_first_frame_tells_what_the_supervisor_knows(tmp_path: Path) -
         await host.until(lambda: host.hellos == 2, "the reconnect")
         hello = [frame for frame in host.said if frame["t"] == "hello"][-1]
         assert hello["channels"]["4"]["alive"] is True and hello["channels"]["4"]["last_op"] == 3
+
+
+async def test_a_congestion_that_one_write_clears_gives_room_again(tmp_path: Path) -> None:
+    """A queue that grew past its bound and left whole must not leave channels unread for ever"""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "host.sock"))
+    listener.listen()
+    listener.setblocking(False)
+    connected, room = asyncio.Event(), asyncio.Event()
+    uplink = Uplink(
+        str(tmp_path / "host.sock"),
+        on_connected=connected.set,
+        on_frames=lambda frames: None,
+        on_lost=lambda: None,
+        on_room=room.set,
+    )
+    uplink.connect()
+    loop = asyncio.get_running_loop()
+    connection, _ = await loop.sock_accept(listener)
+    async with asyncio.timeout(5):
+        await connected.wait()
+        uplink.send(bytes(CONGESTED_BYTES + 1))
+        assert uplink.congested
+        while not room.is_set():
+            await loop.sock_recv(connection, 1 << 20)
+    assert not uplink.congested
+    connection.close()
+    listener.close()
+    uplink.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from guest_host import Host
+from tests.unit.guest.guest_host import Host
 
 pytestmark = pytest.mark.anyio
 
