@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from helmr.cli.failures import DONE, NOT_COMPLETED, TIMED_OUT
 from helmr.cli.terminal import Output
-from helmr.protocol.content import as_text
+from helmr.protocol.content import Content, as_text
 from helmr.protocol.duration import duration_ms
 from helmr.protocol.unset import UNSET
 
@@ -37,6 +37,9 @@ async def follow_turn(
             output.object({"status": "timeout", "session_id": session.id, "turn_id": turn.id})
         output.note(f"Still going after {timeout}. The Turn goes on: helmr session watch {session.id}")
         return TIMED_OUT
+    except asyncio.CancelledError:
+        output.note(f"The Turn goes on: helmr session watch {session.id}")
+        raise
     if output.as_json:
         output.object(outcome.turn)
     elif not jsonl:
@@ -66,25 +69,36 @@ def show_end(turn: TurnState, output: Output) -> None:
 
 
 def show_event(event: Event, output: Output) -> None:
-    """One Event: output as text, anything else as a note."""
+    """One Event as it happens: output as text, anything else as a note; what the ids before and the end after say is left out."""
     if event.kind == "turn.output" and not isinstance(event.data, Mapping):
         output.content(event.data)
-    else:
-        output.note(describe(event))
+    elif event.kind not in ENDS and event.kind != "turn.queued":
+        output.note(f"- {event.kind.replace('.', ' ').replace('_', ' ')}{_facts(event, skip_ids=True)}")
 
 
 def describe(event: Event) -> str:
-    """An Event in one line."""
+    """An Event in one line, for a list."""
+    if isinstance(event.data, Mapping):
+        return f"[{event.sequence}] {event.kind}{_facts(event, skip_ids=False)}"
+    return f"[{event.sequence}] {event.kind} {_brief(event.data)}"
+
+
+def _facts(event: Event, *, skip_ids: bool) -> str:
     data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
-    facts = ", ".join(f"{name}: {_brief(value)}" for name, value in data.items() if value is not None)
-    return f"[{event.sequence}] {event.kind}" + (f" ({facts})" if facts else "")
+    facts = [f"{name}: {_brief(value)}" for name, value in data.items() if value is not None and not (skip_ids and name.endswith("_id"))]
+    return f" ({', '.join(facts)})" if facts else ""
 
 
 def _brief(value: Any) -> str:
-    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):  # pyright: ignore[reportUnknownVariableType]
-        value = as_text(value)  # pyright: ignore[reportUnknownArgumentType]
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """A value in at most 200 characters of one line; of Content, its text."""
+    if isinstance(value, (list, tuple)) and all(_is_text(part) for part in cast("list[object]", value)):
+        value = as_text(cast("Content", value))
+    text = value if isinstance(value, str) and "\n" not in value else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, dict) and cast("dict[str, object]", part).get("type") == "text"
 
 
 async def _show(session: SessionRef[Any, Any], output: Output, *, turn_id: str | None, jsonl: bool, after: int = 0) -> None:

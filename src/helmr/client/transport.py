@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import urllib.request
 from collections.abc import AsyncIterable, Mapping
 from pathlib import Path
@@ -161,7 +162,9 @@ def translated(error: Exception, url: str) -> HelmrError:
         vars(failed)["retryable"] = False
         return failed
     if isinstance(error, aiohttp.ClientConnectorError):
-        return ConnectionFailed(f"{url} can't be reached: {error.os_error.strerror or error.os_error}.")
+        number = error.os_error.errno
+        why = os.strerror(number).lower() if number and number > 0 else str(error.os_error)
+        return ConnectionFailed(f"{url} can't be reached: {why}.")
     if isinstance(error, (TimeoutError, aiohttp.ServerTimeoutError)):
         return RequestTimedOut(f"{url} did not answer in time.")
     return ConnectionFailed(f"The connection to {url} broke: {error or type(error).__name__}.", hint="")

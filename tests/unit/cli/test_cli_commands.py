@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,34 @@ async def test_follow_that_times_out_exits_124(helmr: Helmr) -> None:
         done = await helmr("session", "create", "reviewer", "--text", "hi", "--follow", "--timeout", "300ms", server=server)
     assert done.code == 124 and f"helmr session watch {SESSION}" in done.err
     assert all("cancel" not in request.target for request in server.requests)
+
+
+async def test_ctrl_c_leaves_the_turn_going_and_says_how_to_watch_it(tmp_path: Path) -> None:
+    async with scripted([Reply(created()), sse(sse_event(1), hold=True)]) as server:
+        environ = os.environ | {"HOME": str(tmp_path), "HELMR_API_URL": server.url, "HELMR_API_KEY": "key"}
+        command = [sys.executable, "-m", "helmr.cli", "session", "create", "reviewer", "--text", "hi", "--follow"]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe)
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            assert await process.stdout.readline() == "1 é\n".encode()
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+    assert process.returncode == 130
+    assert f"The Turn goes on: helmr session watch {SESSION}" in err.decode() and "Traceback" not in err.decode()
+    assert [request.method for request in server.requests] == ["POST", "GET"]
+
+
+async def test_a_list_of_events_shows_what_was_written(helmr: Helmr) -> None:
+    records = [event(1), event(2, "turn.output", [{"type": "json", "value": {"a": 1}}]), event(3, "turn.failed", {"code": "x"})]
+    page = {"records": records, "next_after": 3, "has_more": False, "retained_after": 0, "sealed": False}
+    async with scripted([Reply(page)]) as server:
+        done = await helmr("session", "events", SESSION, server=server)
+    assert done.out.splitlines() == [
+        f'{TIME}  [1] turn.output "1 é\\n"',
+        f'{TIME}  [2] turn.output [{{"type": "json", "value": {{"a": 1}}}}]',
+        f"{TIME}  [3] turn.failed (code: x)",
+    ]
 
 
 async def test_watch_takes_the_running_turn_else_the_next_else_the_last(helmr: Helmr) -> None:
