@@ -27,7 +27,7 @@ from helmr.protocol.wire import from_wire
 
 HELLO_SECONDS: Final = 10.0
 ATTEMPTS: Final = 4
-"""How often a supervisor that hangs up before its hello is tried before the control plane hears of it."""
+"""How often a supervisor that is silent, or hangs up before its hello, is tried before the control plane hears of it."""
 REATTACH_SECONDS: Final = 0.05
 REATTACH_LIMIT_SECONDS: Final = 5.0
 STEADY_SECONDS: Final = 10.0
@@ -237,8 +237,10 @@ class Computer:
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     await self._open()
-                except ConnectionResetError:
-                    if attempt == ATTEMPTS:
+                except (ConnectionResetError, TimeoutError, HostdRefused) as error:
+                    # A supervisor may be slow to connect or to speak, on a busy host or just thawed.
+                    silent = not isinstance(error, HostdRefused) or error.code == "supervisor_silent"
+                    if attempt == ATTEMPTS or not silent:
                         raise
                     await asyncio.sleep(REATTACH_SECONDS * 2**attempt)
                 else:

@@ -50,7 +50,10 @@ class HostdProcess:
                 return
             self._reap()
             log = self.folder / "hostd.log"
-            self._pid = await asyncio.to_thread(self._spawn, log)
+            try:
+                self._pid = await asyncio.to_thread(self._spawn, log)
+            except OSError as error:
+                raise SetupError(f"hostd could not be started on {self.folder}: {error.strerror}.") from error
             logger.info("hostd.started", pid=self._pid, state=str(self.folder), driver=self._driver)
             try:
                 async with asyncio.timeout(START_SECONDS):

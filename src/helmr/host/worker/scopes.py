@@ -268,9 +268,9 @@ class Scopes:
 
 
 def _channel(number: str) -> int:
-    if not number.isascii() or not number.isdecimal() or not 0 < int(number) < 1 << 32:
-        raise FrameError(f"{number[:40]!r} is no channel.")
-    return int(number)
+    if len(number) <= 10 and number.isascii() and number.isdecimal() and number[0] != "0" and int(number) < 1 << 32:
+        return int(number)
+    raise FrameError(f"{number[:40]!r} is no channel.")
 
 
 def _own_frame(kind: str, **members: Any) -> bytes:
