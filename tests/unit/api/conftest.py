@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
-from api_fakes import BLOB, KEY, World
+from tests.unit.api.api_fakes import BLOB, KEY, World
+from tests.unit.api.api_server import Served, serving
 
 from helmr.control.api import Api, StreamTiming, build_app
 
@@ -37,37 +34,9 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
         yield made
 
 
-class Served:
-    """A real server around an API."""
-
-    def __init__(self, api: Api, port: int, stop: Callable[[], Awaitable[None]]) -> None:
-        self.api = api
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-        self.stop = stop
-
-
-@asynccontextmanager
-async def serving(api: Api) -> AsyncIterator[Served]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(api, http="httptools", lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=4)
-    server = uvicorn.Server(config)
-    task = asyncio.ensure_future(server.serve(sockets=[listener]))
-
-    async def stop() -> None:
-        api.drain()
-        server.should_exit = True
-        await task
-
-    try:
-        yield Served(api, listener.getsockname()[1], stop)
-    finally:
-        await stop()
-
-
 @pytest.fixture
 async def served(world: World) -> AsyncIterator[Served]:
-    """Streams beat each 50 ms here, and a reader is dropped after 300 ms."""
-    timing = StreamTiming(heartbeat_seconds=0.05, patience_seconds=0.3, grace_seconds=0.05)
+    """Streams beat each 50 ms here, and a reader is dropped after a second."""
+    timing = StreamTiming(heartbeat_seconds=0.05, patience_seconds=1.0, grace_seconds=0.05)
     async with serving(build_app(world, timing=timing)) as made:
         yield made

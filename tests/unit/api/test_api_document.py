@@ -9,10 +9,10 @@ import httpx
 import jsonschema
 import pytest
 import schemathesis
-from api_fakes import KEY, WORKER_KEY, World
 from hypothesis import HealthCheck, settings
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from test_api_routes import ROUTES, SAMPLES, Sample, ask, path_of
+from tests.unit.api.api_asking import ROUTES, SAMPLES, Sample, ask, path_of
+from tests.unit.api.api_fakes import KEY, WORKER_KEY, World
 
 from helmr.control.api import build_app
 from helmr.control.api.openapi import document

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from api_fakes import BLOB, DIGEST, HOLD, SESSION, TURN, World
-from test_api_routes import is_problem
+from tests.unit.api.api_asking import is_problem
+from tests.unit.api.api_fakes import BLOB, DIGEST, HOLD, SESSION, TURN, World
 
 from helmr.protocol import errors
 from helmr.protocol.ids import new_id

@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager
 import aiohttp
 import httpx
 import pytest
-from api_fakes import DEPLOYMENT, FOREIGN_SESSION, KEY, SESSION, TURN, Stored, World, stored
-from test_api_routes import is_problem
+from tests.unit.api.api_asking import is_problem
+from tests.unit.api.api_fakes import DEPLOYMENT, FOREIGN_SESSION, KEY, SESSION, TURN, Stored, World, stored
+from tests.unit.api.api_server import Served
 
-from conftest import Served
 from helmr.protocol import errors
 
 pytestmark = pytest.mark.anyio
@@ -93,14 +93,20 @@ async def test_only_stored_events_carry_an_id_and_the_end_has_none(served: Serve
 
 
 @pytest.mark.parametrize(
-    ("path", "header", "first"),
-    [(STREAM, None, 1), (f"{STREAM}?after=2", None, 3), (STREAM, "Last-Event-ID: 1", 2), (f"{STREAM}?after=1", "Last-Event-ID: 2", 3)],
+    ("query", "header", "first"),
+    [
+        ("", None, 1),
+        ("?after=2", None, 3),
+        ("", "Last-Event-ID: 1", 2),
+        ("?after=1", "Last-Event-ID: 2", 3),
+        ("?after=2", "Last-Event-ID: 0", 1),
+    ],
 )
 async def test_a_stream_begins_after_what_its_reader_has_seen(
-    served: Served, path: str, header: str | None, first: int, bounded: Bounded
+    served: Served, query: str, header: str | None, first: int, bounded: Bounded
 ) -> None:
     async with bounded():
-        _, body = await whole(served.port, path, *([header] if header else []))
+        _, body = await whole(served.port, STREAM + query, *([header] if header else []))
     assert [int(found) for found in re.findall(rb"^id: (\d+)$", body, re.MULTILINE)] == list(range(first, 4))
 
 
@@ -291,7 +297,7 @@ async def test_a_build_log_is_text_without_ids(served: Served, bounded: Bounded)
 
 
 async def test_an_upload_that_breaks_off_stores_nothing(served: Served, world: World, bounded: Bounded) -> None:
-    from api_fakes import DIGEST
+    from tests.unit.api.api_fakes import DIGEST
 
     async with bounded():
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
-from api_fakes import KEY, WORKER_KEY, World
+from tests.unit.api.api_fakes import KEY, WORKER_KEY, World
+from tests.unit.api.api_server import Served
 
-from conftest import Served
 from helmr.control.api.worker_link import WebSocketLink
 from helmr.protocol.link import Link
 

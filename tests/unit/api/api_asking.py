@@ -1,0 +1,94 @@
+"""Requests that the routes accept, and what a refusal must look like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from tests.unit.api.api_fakes import BLOB, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, SESSION, TURN, WORKER_KEY
+
+from helmr.control.api.route import Route
+from helmr.control.api.table import declared_routes
+
+ROUTES = {route.name: route for route in declared_routes()}
+VALUES = {"session_id": SESSION, "turn_id": TURN, "deployment_id": DEPLOYMENT, "agent": "echo", "digest": DIGEST}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A request that a route accepts."""
+
+    json: Any = None
+    content: bytes | None = None
+    query: dict[str, str] = field(default_factory=dict)
+
+
+SAMPLES: dict[str, Sample] = {
+    "create_session": Sample(json={"agent": "echo", "input": [{"type": "text", "text": "hi"}]}),
+    "enqueue_turn": Sample(json={"input": {"n": 1}}),
+    "send_message": Sample(json={"content": [{"type": "text", "text": "hi"}]}),
+    "resume_session": Sample(json={"hold_id": HOLD}),
+    "missing_blobs": Sample(json={"digests": [DIGEST]}),
+    "put_blob": Sample(content=BLOB),
+    "get_blob": Sample(query={"environment": ENVIRONMENT}),
+    "publish_deployment": Sample(json={"manifest": {"agents": []}}),
+}
+
+
+def path_of(route: Route, **values: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: {**VALUES, **values}[match[1]], route.path)
+
+
+async def ask(client: httpx.AsyncClient, route: Route, path: str | None = None, **options: Any) -> httpx.Response:
+    sample = SAMPLES.get(route.name, Sample())
+    headers = {"Authorization": f"Bearer {WORKER_KEY}"} if route.access == "worker" else {}
+    headers.update(options.pop("headers", {}))
+    query = {**sample.query, **options.pop("query", {})}
+    return await client.request(
+        options.pop("method", route.method),
+        path or path_of(route),
+        json=sample.json,
+        content=sample.content,
+        params=query,
+        headers=headers,
+        **options,
+    )
+
+
+def is_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The problem document, checked for all that SPEC 11 promises."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    found = response.json()
+    assert found["code"] == code
+    assert found["status"] == status
+    assert found["request_id"] == response.headers["x-request-id"]
+    assert isinstance(found["detail"], str) and found["detail"]
+    assert isinstance(found["hint"], str)
+    assert isinstance(found["retryable"], bool)
+    assert found["title"]
+    return found
+
+
+async def raw(api: Any, path: bytes, query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> httpx.Response:
+    """A GET below any client, which would mend what is broken here."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path.decode("latin-1"),
+        "raw_path": path,
+        "query_string": query,
+        "headers": headers or [(b"authorization", b"Bearer hlmr_sk_test")],
+    }
+    await api(scope, receive, send)
+    return httpx.Response(sent[0]["status"], headers=sent[0]["headers"], content=b"".join(message["body"] for message in sent[1:]))
