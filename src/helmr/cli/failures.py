@@ -48,6 +48,12 @@ def report_usage(error: click.ClickException, *, as_json: bool) -> int:
     return USAGE
 
 
+def report_system(error: OSError, *, as_json: bool) -> int:
+    """The same for a file or a device of this machine that failed."""
+    write("system_error", str(error), "", REFUSED, as_json=as_json, retryable=False, facts={})
+    return REFUSED
+
+
 def write(code: str, detail: str, hint: str, exit_code: int, *, as_json: bool, retryable: bool, facts: dict[str, Any]) -> None:
     """One error object with `--json`, else a readable line or two."""
     if as_json:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from helmr.cli.failures import INTERRUPTED, USAGE, report, report_usage
+from helmr.cli.failures import INTERRUPTED, USAGE, report, report_system, report_usage
 from helmr.cli.lazy import Entry, LazyGroup
 
 _TURN = {
@@ -105,6 +105,8 @@ def run(arguments: Sequence[str]) -> int:
         return report_usage(error, as_json=as_json)
     except HelmrError as error:
         return report(error, as_json=as_json)
+    except OSError as error:
+        return report_system(error, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return code if isinstance(code, int) else 0

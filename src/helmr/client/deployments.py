@@ -13,7 +13,6 @@ from helmr.client.reading import read, read_page
 from helmr.client.sse import SseParser
 from helmr.client.transport import Transport, segment, translated
 from helmr.protocol.errors import ConnectionFailed, UnreadableAnswer
-from helmr.protocol.ids import new_id
 from helmr.protocol.manifest import Manifest
 from helmr.protocol.shapes import Deployment, Page
 from helmr.protocol.wire import to_wire
@@ -44,7 +43,7 @@ class Deployments:
     async def promote(self, id: str, *, idempotency_key: str | None = None) -> Deployment:
         """Make it the current one; an older one too [D3]."""
         path = f"/v1/deployments/{segment(id)}/promote"
-        return read(Deployment, await self._transport.call("POST", path, json={}, idempotency_key=idempotency_key or new_id()))
+        return read(Deployment, await self._transport.write(path, {}, idempotency_key))
 
     async def log(self, id: str) -> AsyncIterator[str]:
         """The build log in pieces, from the beginning until the build has ended.
@@ -82,6 +81,4 @@ class Deployments:
     async def create_deployment(self, manifest: Manifest, promote: bool = True, *, idempotency_key: str | None = None) -> Deployment:
         """Publish a manifest whose blobs are all there; promoted once deployed, if asked. Same manifest: same Deployment."""
         body = {"manifest": to_wire(manifest), "promote": promote}
-        return read(
-            Deployment, await self._transport.call("POST", "/v1/deployments", json=body, idempotency_key=idempotency_key or new_id())
-        )
+        return read(Deployment, await self._transport.write("/v1/deployments", body, idempotency_key))

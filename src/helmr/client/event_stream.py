@@ -12,7 +12,7 @@ from helmr.client.retry import Backoff
 from helmr.client.sse import Message, SseParser
 from helmr.client.transport import Transport
 from helmr.protocol import jsontext
-from helmr.protocol.errors import ConnectionFailed, ContentInvalid, HelmrError, UnreadableAnswer
+from helmr.protocol.errors import ConnectionFailed, ContentInvalid, UnreadableAnswer
 from helmr.protocol.ids import SessionId, TurnId
 from helmr.protocol.shapes import Event
 
@@ -93,18 +93,9 @@ class EventStream:
         headers = {"Accept": "text/event-stream"}
         if self._last_received:
             headers["Last-Event-ID"] = str(self._last_received)
-        try:
-            response = await self._transport.open_stream(
-                self._path, query={"after": self._last_received}, headers=headers, silence=self._silence
-            )
-        except HelmrError as error:
-            if not error.retryable:
-                raise
-            wait = self._backoff.next(error.facts.get("retry_after", 0.0))
-            if wait is None:
-                raise
-            await self._transport.retry.sleep(wait)
-            return
+        response = await self._transport.open_stream(
+            self._path, query={"after": self._last_received}, headers=headers, silence=self._silence, backoff=self._backoff
+        )
         self._response, self._parser = response, SseParser()
         self.connections += 1
 

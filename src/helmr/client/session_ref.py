@@ -11,7 +11,7 @@ from helmr.client.reading import read, read_value
 from helmr.client.transport import Transport, segment
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.errors import UnreadableAnswer
-from helmr.protocol.ids import SessionId, new_id
+from helmr.protocol.ids import SessionId
 from helmr.protocol.shapes import (
     EventPage,
     Explanation,
@@ -56,7 +56,7 @@ class SessionRef(Generic[I_contra, R_co]):
     async def enqueue(self, input: I_contra, *, idempotency_key: str | None = None) -> TurnRef[R_co]:
         """Admit a new Turn, also while one runs and while held [S6]. Raises `SessionNotOpen`, `AdmissionUnavailable`."""
         body = {"input": self._contract.encode(input)}
-        answer = await self._transport.call("POST", self._path("/turns"), json=body, idempotency_key=idempotency_key or new_id())
+        answer = await self._transport.write(self._path("/turns"), body, idempotency_key)
         receipt = read(TurnReceipt, answer)
         return TurnRef(self._transport, self.id, receipt.id, decode=self._contract.decode, sequence=receipt.sequence)
 
@@ -77,7 +77,7 @@ class SessionRef(Generic[I_contra, R_co]):
         return read(SessionStatusReceipt, await self._control("/cancel", {}, idempotency_key))
 
     async def _control(self, rest: str, body: dict[str, Any], idempotency_key: str | None) -> Any:
-        return await self._transport.call("POST", self._path(rest), json=body, idempotency_key=idempotency_key or new_id())
+        return await self._transport.write(self._path(rest), body, idempotency_key)
 
     def _path(self, rest: str = "") -> str:
         return f"/v1/sessions/{segment(self.id)}{rest}"

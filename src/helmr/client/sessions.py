@@ -12,7 +12,7 @@ from helmr.client.session_ref import SessionRef
 from helmr.client.transport import Transport, segment
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.errors import AgentMismatch, DeploymentMismatch
-from helmr.protocol.ids import DeploymentId, new_id
+from helmr.protocol.ids import DeploymentId
 from helmr.protocol.shapes import Session, SessionPage
 from helmr.protocol.shapes import SessionCreateReceipt as WireReceipt
 from helmr.protocol.states import SessionStatus
@@ -132,7 +132,7 @@ class Sessions:
         body |= {name: value for name, value in optional.items() if value is not None}
         if input is not UNSET:
             body["input"] = contract.encode(input)
-        answer = await self._transport.call("POST", "/v1/sessions", json=body, idempotency_key=idempotency_key or new_id())
+        answer = await self._transport.write("/v1/sessions", body, idempotency_key)
         receipt = read(WireReceipt, answer)
         turn = None
         if receipt.turn is not None:

@@ -17,7 +17,8 @@ from helmr.client.configuration import Target
 from helmr.client.problems import error_from
 from helmr.client.retry import Backoff, RetryPolicy
 from helmr.protocol import jsontext
-from helmr.protocol.errors import ConnectionFailed, ContentInvalid, HelmrError, RequestTimedOut, UnreadableAnswer
+from helmr.protocol.errors import ConnectionFailed, ContentInvalid, HelmrError, InvalidRequest, RequestTimedOut, UnreadableAnswer
+from helmr.protocol.ids import new_id
 from helmr.protocol.unset import UNSET
 
 Query = Mapping[str, object]
@@ -79,7 +80,7 @@ class Transport:
             content = jsontext.dumps(json)
             headers["Content-Type"] = "application/json"
         if idempotency_key is not None:
-            headers["Idempotency-Key"] = idempotency_key
+            headers["Idempotency-Key"] = _header_text(idempotency_key)
         backoff = Backoff(self.retry)
         while True:
             try:
@@ -90,19 +91,38 @@ class Transport:
                     raise
             await self.retry.sleep(wait)
 
+    async def write(self, path: str, json: object, idempotency_key: str | None) -> Answer:
+        """POST under the given idempotency key, or under one made for this call alone."""
+        return await self.call("POST", path, json=json, idempotency_key=new_id() if idempotency_key is None else idempotency_key)
+
     async def open_stream(
-        self, path: str, *, query: Query | None = None, headers: Mapping[str, str], silence: float
+        self, path: str, *, query: Query | None = None, headers: Mapping[str, str], silence: float, backoff: Backoff | None = None
     ) -> aiohttp.ClientResponse:
-        """One attempt at a streamed answer, of which no two bytes may be more than `silence` seconds apart. The caller closes it."""
+        """A streamed answer, of which no two bytes may be more than `silence` seconds apart. The caller closes it.
+
+        Opening is repeated as a call is; `backoff` is the caller's own when failures of several openings count together.
+        """
+        backoff = backoff or Backoff(self.retry)
+        while True:
+            try:
+                return await self._begin(path, query, headers, silence)
+            except HelmrError as error:
+                wait = backoff.next(error.facts.get("retry_after", 0.0)) if error.retryable else None
+                if wait is None:
+                    raise
+            await self.retry.sleep(wait)
+
+    async def _begin(self, path: str, query: Query | None, headers: Mapping[str, str], silence: float) -> aiohttp.ClientResponse:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=silence)
         try:
             response = await self._opened().get(self._url(path, query), headers=headers, timeout=timeout, allow_redirects=False)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if response.status == 200:
+                return response
+            async with response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise translated(error, self.target.url) from error
-        if response.status == 200:
-            return response
-        async with response:
-            raise error_from(response.status, await _read(response, self.target.url), response.headers)
+        raise error_from(response.status, body, response.headers)
 
     async def _exchange(
         self, method: str, path: str, query: Query | None, headers: Mapping[str, str], content: Body, seconds: float
@@ -130,7 +150,10 @@ class Transport:
     def _url(self, path: str, query: Query | None) -> yarl.URL:
         text = self.target.url + path
         if query:
-            text += "?" + urlencode(_pairs(query))
+            try:
+                text += "?" + urlencode(_pairs(query))
+            except UnicodeEncodeError:
+                raise InvalidRequest("The request holds a lone surrogate, which no UTF-8 text can carry.") from None
         return yarl.URL(text, encoded=True)
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -147,10 +170,19 @@ class Transport:
 
 
 def segment(value: str, name: str = "id") -> str:
-    """`value` as one segment of a path. Raises `ValueError` when it is empty, which would name another route."""
+    """`value` as one segment of a path. Raises `InvalidRequest` when it is empty, which would name another route, or no UTF-8."""
     if not value:
-        raise ValueError(f"The {name} is empty.")
-    return "%2E" * len(value) if value in (".", "..") else quote(value, safe="")
+        raise InvalidRequest(f"The {name} is empty.")
+    try:
+        return "%2E" * len(value) if value in (".", "..") else quote(value, safe="")
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"The {name} holds a lone surrogate, which no UTF-8 text can carry.") from None
+
+
+def _header_text(value: str) -> str:
+    if not value or not value.isascii() or not value.isprintable():
+        raise InvalidRequest("An idempotency key is made of printable ASCII characters.")
+    return value
 
 
 def translated(error: Exception, url: str) -> HelmrError:
@@ -168,13 +200,6 @@ def translated(error: Exception, url: str) -> HelmrError:
     if isinstance(error, (TimeoutError, aiohttp.ServerTimeoutError)):
         return RequestTimedOut(f"{url} did not answer in time.")
     return ConnectionFailed(f"The connection to {url} broke: {error or type(error).__name__}.", hint="")
-
-
-async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
-    try:
-        return await response.read()
-    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-        raise translated(error, url) from error
 
 
 def _pairs(query: Query) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
 from helmr.protocol.content import InputContent, input_content
 from helmr.protocol.duration import Duration, duration_ms
-from helmr.protocol.ids import SessionId, TurnId, new_id
+from helmr.protocol.ids import SessionId, TurnId
 from helmr.protocol.shapes import MessageReceipt, TurnInterruptReceipt, TurnState
 
 R_co = TypeVar("R_co", covariant=True)
@@ -64,14 +64,12 @@ class TurnRef(Generic[R_co]):
 
         Raises `MessageClosed` when it takes none now, `TypeError` for a str.
         """
-        answer = await self._transport.call(
-            "POST", self._path("/messages"), json={"content": input_content(message)}, idempotency_key=idempotency_key or new_id()
-        )
+        answer = await self._transport.write(self._path("/messages"), {"content": input_content(message)}, idempotency_key)
         return read(MessageReceipt, answer)
 
     async def interrupt(self, *, idempotency_key: str | None = None) -> TurnInterruptReceipt:
         """Interrupt this running Turn, without a hold [S15]. Raises `TurnNotRunning` or `TurnStopping`."""
-        answer = await self._transport.call("POST", self._path("/interrupt"), json={}, idempotency_key=idempotency_key or new_id())
+        answer = await self._transport.write(self._path("/interrupt"), {}, idempotency_key)
         return read(TurnInterruptReceipt, answer)
 
     async def _timed_wait(self, seconds: float) -> TimedTurnWaitResult[R_co]:

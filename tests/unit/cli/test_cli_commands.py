@@ -237,6 +237,33 @@ async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
             assert done.code == 0 and plain in done.out, done
 
 
+@pytest.mark.parametrize("status", ["deployed", "failed"])
+async def test_deploy_uploads_what_is_missing_shows_the_build_and_says_how_it_ended(helmr: Helmr, status: str) -> None:
+    """[D2]."""
+    started = {"id": DEPLOYMENT, "status": "building", "current": False, "digest": "d", "created_at": TIME}
+    ended = started | {"status": status} | ({"error": {"code": "image_failed", "message": "pip said no"}} if status == "failed" else {})
+    uploaded: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        if request.method == "PUT":
+            uploaded.append(request.path)
+            return Reply(status=201)
+        if request.path == "/v1/blobs/missing":
+            return Reply({"missing": request.json()["digests"]})
+        if request.path.endswith("/events"):
+            return sse(b"data: step 1\ndata: \n\n" + END)
+        return Reply(started if request.method == "POST" else ended)
+
+    hello = Path(__file__).parents[3] / "examples" / "hello"
+    async with scripted(answer) as server:
+        done = await helmr("deploy", str(hello), "--no-promote", server=server)
+    published = next(request.json() for request in server.requests if request.path == "/v1/deployments")
+    assert uploaded and published["promote"] is False and published["manifest"]["agents"]
+    assert "step 1\n" in done.err
+    assert done.code == (0 if status == "deployed" else 1)
+    assert ("deployed" in done.out) if status == "deployed" else ("pip said no (image_failed)" in done.err)
+
+
 async def test_login_saves_a_key_that_the_server_took_and_logout_forgets_it(helmr: Helmr, tmp_path: Path) -> None:
     page = Reply({"items": [], "next_cursor": None})
     capabilities = Reply({"version": "1.2", "api": "v1", "features": [], "limits": {}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.unit.cli.cli_runs import Helmr
 from tests.unit.client.api_samples import HOLD, SESSION, TURN, completed, turn
@@ -129,3 +131,12 @@ async def test_the_request_id_and_facts_are_in_the_error_object(helmr: Helmr) ->
     async with scripted([problem("session_key_conflict", 409, session_id=HOLD)]) as server:
         done = await helmr("session", "create", "a", "--key", "k", "--json", server=server)
     assert done.error["session_id"] == HOLD
+
+
+async def test_an_empty_id_and_a_file_in_the_way_are_no_tracebacks(helmr: Helmr, tmp_path: Path) -> None:
+    async with scripted([Reply({"items": [], "next_cursor": None})]) as server:
+        done = await helmr("session", "get", "", "--json", server=server)
+        assert server.requests == [] and done.code == 1 and done.error["code"] == "invalid_request"
+        (tmp_path / ".config").write_text("a file where a folder is wanted")
+        done = await helmr("login", server.url, "--api-key-stdin", "--json", stdin=b"key\n")
+    assert done.code == 1 and done.error["code"] == "system_error"

@@ -207,8 +207,14 @@ async def test_an_id_can_not_lead_to_another_route() -> None:
         for id in ("../agents", "a/b?c=d#e", "..", "ünï"):
             with pytest.raises(errors.SessionNotFound):
                 await client.sessions.get(id)
-        with pytest.raises(ValueError, match="empty"):
-            await client.sessions.get("")
+        for impossible in ("", "\udcff"):
+            with pytest.raises(errors.InvalidRequest):
+                await client.sessions.get(impossible)
+        with pytest.raises(errors.InvalidRequest):
+            await client.sessions.list(agent="\udcff")
+        for key in ("", "two\nlines", "schlüssel"):
+            with pytest.raises(errors.InvalidRequest):
+                await client.sessions.create(agent="a", idempotency_key=key)
     assert [request.target for request in server.requests] == [
         "/v1/sessions/..%2Fagents",
         "/v1/sessions/a%2Fb%3Fc%3Dd%23e",
