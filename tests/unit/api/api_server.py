@@ -25,7 +25,16 @@ class Served:
 @asynccontextmanager
 async def serving(api: Api) -> AsyncIterator[Served]:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(api, http="httptools", lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=4)
+    config = uvicorn.Config(
+        api,
+        http="httptools",
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=4,
+    )
     server = uvicorn.Server(config)
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
 

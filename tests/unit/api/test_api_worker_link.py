@@ -13,6 +13,8 @@ from tests.unit.api.api_fakes import KEY, WORKER_KEY, World
 from tests.unit.api.api_server import Served
 
 from helmr.control.api.worker_link import WebSocketLink
+from helmr.host.worker.link_websocket import WebSocketLinks
+from helmr.host.worker.ports import LinkUnavailable
 from helmr.protocol.link import Link
 
 pytestmark = pytest.mark.anyio
@@ -185,6 +187,32 @@ async def test_a_worker_that_takes_nothing_is_cut_off(served: Served, ends: asyn
             await asyncio.sleep(0)
         writer.transport.abort()
     assert end.closes == 1
+
+
+async def test_our_own_worker_speaks_over_this_link(served: Served, ends: asyncio.Queue[End], bounded: Bounded) -> None:
+    """Both halves of the link as they ship."""
+
+    class Worker(End):
+        def on_drained(self) -> None:
+            """Nothing to go on with."""
+
+    async with bounded(), aiohttp.ClientSession() as session:
+        links = WebSocketLinks(session, served.url, WORKER_KEY)
+        worker = Worker("", WebSocketLink())
+        link = await links.connect(worker)
+        end = await ends.get()
+        for size in (5, 70_000, 1_048_576):
+            link.send(b"u" * size)
+            end.link.send(b"d" * size)
+            assert await end.received.get() == b"u" * size
+            assert await worker.received.get() == b"d" * size
+        end.link.close()
+        await worker.closed.wait()
+        with pytest.raises(LinkUnavailable) as refused:
+            await WebSocketLinks(session, served.url, KEY).connect(worker)
+        assert refused.value.refused
+        await links.stop()
+    assert (end.closes, worker.closes) == (0, 1)
 
 
 async def test_a_full_queue_cuts_the_link_and_keeps_nothing() -> None:

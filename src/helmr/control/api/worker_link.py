@@ -140,7 +140,11 @@ class WorkerLinks:
         except HelmrError as error:
             await _deny(error, scope, send)
             return
-        await send({"type": "websocket.accept"})
+        try:
+            await send({"type": "websocket.accept"})
+        except OSError as error:
+            log.info("worker_link_broken", error=str(error) or type(error).__name__)
+            return
         link = WebSocketLink()
         end = self._services.links.open(worker, link)
         self._open.add(link)
