@@ -7,6 +7,7 @@ divided by commas) on a line names exactly what must be reported there, and noth
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +53,34 @@ def test_pyright_reports_exactly_the_errors_that_the_file_marks(file: Path, repo
             expected[number] = {rule.strip() for rule in match[1].split(",")}
     assert expected, "a file of type tests marks at least one error"
     assert dict(reported[file]) == expected
+
+
+MADE = re.compile(r"helmr\.sdk\.turn\.Sync(Turn|Output)(\.\w+)?")
+"""The blocking Turn is made from the asynchronous one; its methods have inferred types, which `authoring_agents.py` pins."""
+
+
+def test_the_public_surface_of_authoring_is_completely_typed() -> None:
+    """STYLE 15: no exported symbol has an unknown, partially unknown or merely inferred type."""
+    source = str(HERE.parents[1] / "src")
+    command = [
+        sys.executable,
+        "-m",
+        "pyright",
+        "--pythonpath",
+        sys.executable,
+        "--verifytypes",
+        "helmr",
+        "--ignoreexternal",
+        "--outputjson",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, check=False, cwd=HERE, env={**os.environ, "PYTHONPATH": source}
+    )
+    symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
+    ours = [symbol for symbol in symbols if symbol["isExported"] and symbol["name"].startswith("helmr.sdk.")]
+    assert len(ours) > 100
+    vague = {symbol["name"] for symbol in ours if not symbol["isTypeKnown"] or symbol["isTypeAmbiguous"]}
+    assert {name for name in vague if not MADE.fullmatch(name)} == set()
 
 
 def test_there_are_type_tests_of_authoring_and_of_the_client() -> None:

@@ -31,8 +31,8 @@ class HelmrError(Exception):
     hint: ClassVar[str] = ""
 
     def __init__(self, detail: str | None = None, *, hint: str | None = None, **facts: Any) -> None:
-        self.detail = detail or self.default_detail()
-        self.advice = self.hint if hint is None else hint
+        self.detail: str = detail or self.default_detail()
+        self.advice: str = self.hint if hint is None else hint
         self.facts: Mapping[str, Any] = facts
         super().__init__(self.detail)
 

@@ -127,7 +127,7 @@ class PydanticSchema:
     __slots__ = ("_adapter", "kind", "purpose")
 
     def __init__(self, kind: Any, purpose: Purpose) -> None:
-        self.kind = kind
+        self.kind: Any = kind
         self.purpose: Purpose = purpose
         self._adapter: TypeAdapter[Any] | None = None
 
@@ -191,7 +191,7 @@ class PlainSchema:
     __slots__ = ("kind",)
 
     def __init__(self, kind: type[Any]) -> None:
-        self.kind = kind
+        self.kind: type[Any] = kind
 
     def __repr__(self) -> str:
         return f"plain_schema({self.kind.__name__})"

@@ -89,7 +89,7 @@ class AbortController:
     __slots__ = ("signal",)
 
     def __init__(self) -> None:
-        self.signal = AbortSignal()
+        self.signal: AbortSignal = AbortSignal()
 
     def abort(self, reason: AbortReason = "cancelled") -> None:
         """Abort the signal. The first reason stands; later calls change nothing."""
