@@ -140,6 +140,9 @@ class Dev:
     async def _work(self, started: AsyncExitStack, url: str, key: str) -> None:
         client = await started.enter_async_context(HelmrClient(url, key))
         publisher = Publisher(self._config.project, client.deployments, self._screen)
+        if self._config.reload:
+            await publisher.start()
+            started.push_async_callback(publisher.stop)
         published = await self._until_ending(publisher.publish())
         if self._ending.is_set():
             return
@@ -149,7 +152,7 @@ class Dev:
         self._screen.ready(Ready(url=url, api_key=key, console_url=f"{url}/", data_dir=self._folder.path, agents=agents))
         if self._config.open_console:
             await asyncio.to_thread(webbrowser.open, f"{url}/")
-        await self._until_ending(publisher.watch() if self._config.reload else self._ending.wait())
+        await self._until_ending(publisher.keep() if self._config.reload else self._ending.wait())
 
     async def _until_ending(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` returns; None when the end was asked for first, and `work` cancelled. Raises what `work` raises."""

@@ -50,13 +50,14 @@ class LocalHost:
 async def end_hostd(hostd: HostdProcess) -> int:
     """End a hostd and the processes of its Computers; how many those were.
 
-    One that was killed is started once more, since only it can end them. Nothing happens for a folder that no hostd ever had. Raises
-    `SetupError` when it does not end.
+    One that was killed is started once more, since only it can end them. Nothing happens where neither
+    runs. Raises `SetupError` when it does not end.
     """
-    if not hostd.folder.exists():
+    computers, socket = hostd.folder / "computers", hostd.folder / "hostd.sock"
+    if not socket.exists() and not (computers.is_dir() and any(computers.iterdir())):
         return 0
     await hostd.ensure()
-    client = await HostdClient.connect(hostd.folder / "hostd.sock")
+    client = await HostdClient.connect(socket)
     try:
         ended = await client.shutdown(end_computers=True)
         async with asyncio.timeout(END_SECONDS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -23,13 +24,19 @@ class DeploymentClient(PublishClient, Protocol):
 
 
 class Publisher:
-    """Publishes `folder` and says what became of it. A version that can't be published changes nothing: the one before stays current."""
+    """Publishes `folder` and says what became of it. A version that can't be published changes nothing: the one before stays current.
+
+    A Service as well, for those who want each change published: `start`, `keep`, `stop`.
+    """
 
     def __init__(self, folder: Path, client: DeploymentClient, screen: Screen) -> None:
         self._folder = folder
         self._client = client
         self._screen = screen
         self._current: str | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._changed: set[str] = set()
+        self._noticed = asyncio.Event()
 
     async def publish(self) -> Deployment | None:
         """Publish what is there now, wait for its images, and return it once it is current; None after a failure, which was said."""
@@ -53,11 +60,44 @@ class Publisher:
             self._screen.note(f"published {deployment.id[-6:]}: {', '.join(deployment.agents)}")
         return deployment
 
-    async def watch(self) -> None:
-        """Publish after each change of the sources, until cancelled. Changes that come together are one."""
-        async for changes in awatch(self._folder, watch_filter=SourceFilter(self._folder), debounce=300, step=50):
-            self._screen.note(f"changed: {_named(self._folder, sorted({path for _, path in changes}))}")
+    async def start(self) -> None:
+        """Notice changes of the sources from now on; `publish` what was noticed with `keep`."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="watch sources")
+            # The task's first step registers with the system; a change after this is noticed.
+            await asyncio.sleep(0)
+
+    async def keep(self) -> None:
+        """Publish after each change, until cancelled. Changes that come together, or while one is published, are one.
+
+        Raises what ended the watch, e.g. `OSError` when the system watches no more files.
+        """
+        assert self._watching is not None
+        while True:
+            changed = asyncio.ensure_future(self._noticed.wait())
+            try:
+                await asyncio.wait([changed, self._watching], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            if self._watching.done():
+                self._watching.result()
+                return
+            paths, self._changed = sorted(self._changed), set()
+            self._noticed.clear()
+            self._screen.note(f"changed: {_named(self._folder, paths)}")
             await self.publish()
+
+    async def stop(self) -> None:
+        """Notice no more."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+    async def _watch(self) -> None:
+        async for changes in awatch(self._folder, watch_filter=SourceFilter(self._folder), debounce=300, step=50):
+            self._changed |= {path for _, path in changes}
+            self._noticed.set()
 
     def _failed(self, error: HelmrError) -> None:
         self._screen.error(error)

@@ -112,21 +112,31 @@ async def test_the_log_of_a_build_is_shown(project: Path, server: Server) -> Non
     assert "build | step 1\n" in shown.getvalue()
 
 
-async def test_a_change_of_a_source_is_published(project: Path, server: Server, bounded: Bounded) -> None:
-    publisher = Publisher(project, server, Screen(out=io.StringIO()))
-    watching = asyncio.create_task(publisher.watch())
+async def test_a_change_after_start_is_published_also_when_it_comes_before_the_first_publication_is_done(
+    project: Path, server: Server, bounded: Bounded
+) -> None:
+    shown = io.StringIO()
+    publisher = Publisher(project, server, Screen(out=shown))
+    await publisher.start()
+    await publisher.publish()
+    (project / "agents" / "one.py").write_text(AGENT.format(id="two"))
+    keeping = asyncio.create_task(publisher.keep())
     async with bounded():
-        number = 0
-        # A watcher tells nobody that it has begun: changes are made until one is seen.
-        while server.created.empty():
-            number += 1
-            (project / "agents" / "one.py").write_text(AGENT.format(id=f"agent-{number}"))
-            if (await asyncio.wait([watching], timeout=0.5))[0]:
-                watching.result()
-        deployment = await server.created.get()
-    watching.cancel()
-    await asyncio.wait([watching])
-    assert deployment.agents[0].startswith("agent-")
+        assert (await server.created.get()).agents == ("one",)
+        assert (await server.created.get()).agents == ("two",)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    await publisher.stop()
+    assert "changed: agents/one.py" in shown.getvalue()
+
+
+async def test_a_watch_that_ends_is_said(project: Path, server: Server, bounded: Bounded) -> None:
+    publisher = Publisher(project / "nowhere", server, Screen(out=io.StringIO()))
+    await publisher.start()
+    async with bounded():
+        with pytest.raises(FileNotFoundError):
+            await publisher.keep()
+    await publisher.stop()
 
 
 @pytest.mark.parametrize("path", [".git/index", "agents/.one.py.swp", "agents/__pycache__/one.pyc", ".venv/lib/x.py", "agents/one.py~"])

@@ -1,0 +1,257 @@
+"""`helmr dev` as its user meets it: one command, its ready line, Ctrl-C, kill -9, `--clean`. [D4]"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+import pytest
+
+from helmr.client import HelmrClient
+
+pytestmark = pytest.mark.timeout(120)
+READY_SECONDS = 60.0
+SAID_SECONDS = 20.0
+AGENT = """
+from helmr import agent, image, template
+
+computer = template(id="t", image=image("t").from_host())
+
+
+@agent(id="echo", template=computer)
+async def echo(turn, ctx):
+    await turn.output.write("{word} " + turn.input[0]["text"])
+"""
+
+
+class DevProcess:
+    """A running `helmr dev`; `url` and `api_key` come from its ready line."""
+
+    def __init__(self, project: Path, folder: Path, *flags: str, started: list[subprocess.Popen[str]]) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "helmr.cli", "dev", str(project), "--data-dir", str(folder / "data"), "--json", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
+        )
+        started.append(self.process)
+        self.said: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._out: queue.Queue[str | None] = queue.Queue()
+        for stream, lines in ((self.process.stdout, self._out), (self.process.stderr, self._lines)):
+            assert stream is not None
+            threading.Thread(target=_pump, args=(stream, lines), daemon=True).start()
+        line = self._out.get(timeout=READY_SECONDS)
+        if line is None:
+            raise AssertionError(f"it ended with {self.process.wait()}: {self.rest()}")
+        self.ready = json.loads(line)
+        self.url: str = self.ready["url"]
+        self.api_key: str = self.ready["api_key"]
+
+    def hears(self, text: str) -> str:
+        """Wait for a line of standard error with `text` in it."""
+        while True:
+            line = self._lines.get(timeout=SAID_SECONDS)
+            if line is None:
+                raise AssertionError(f"{text!r} was never said: {self.said}")
+            self.said.append(line)
+            if text in line:
+                return line
+
+    def rest(self) -> str:
+        """What else it said until its end."""
+        while (line := self._lines.get(timeout=SAID_SECONDS)) is not None:
+            self.said.append(line)
+        return "".join(self.said)
+
+    def end(self) -> int:
+        """Ctrl-C; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=60)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    async def turn(self, words: str, key: str = "k") -> str:
+        """One Turn of the Session with that key, made when missing; its status."""
+        async with HelmrClient(self.url, self.api_key) as client:
+            part = [{"type": "text", "text": words}]
+            known = (await client.sessions.list(agent="echo", key=key)).items
+            if known:
+                turn = await client.sessions.ref(known[0].id).enqueue(part)
+            else:
+                created = (await client.sessions.create(agent="echo", input=part, key=key)).turn
+                assert created is not None
+                turn = created
+            return (await turn.wait()).status
+
+    async def kinds(self, key: str = "k") -> list[str]:
+        """The kinds of the Session's events."""
+        async with HelmrClient(self.url, self.api_key) as client:
+            session = (await client.sessions.list(agent="echo", key=key)).items[0]
+            return [event.kind for event in (await client.sessions.ref(session.id).events.list()).records]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that PostgreSQL's account and Computers can enter, for all that a run keeps; whatever a test left running is ended."""
+    path = Path(tempfile.mkdtemp(prefix="helmr-dev-", dir="/var/tmp"))
+    path.chmod(0o711)
+    yield path
+    clean(path)
+    shutil.rmtree(path)
+
+
+class Run(Protocol):
+    def __call__(self, project: Path, *flags: str) -> DevProcess: ...
+
+
+@pytest.fixture
+def run(folder: Path) -> Iterator[Run]:
+    """Starts `helmr dev` on a free port; what a failed test left is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(project: Path, *flags: str) -> DevProcess:
+        return DevProcess(project, folder, *(flags or ("--port", "0")), started=started)
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def project(folder: Path) -> Path:
+    path = folder / "project"
+    (path / "agents").mkdir(parents=True)
+    (path / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "0"\n')
+    write_agent(path, "first")
+    return path
+
+
+def write_agent(project: Path, word: str) -> None:
+    (project / "agents" / "echo.py").write_text(AGENT.replace("{word}", word))
+
+
+def clean(folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "helmr.cli", "dev", str(folder / "project"), "--data-dir", str(folder / "data"), "--clean"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of living processes that name the folder."""
+    found: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(folder) in line:
+                found.append(line)
+    return found
+
+
+def mounts_of(folder: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]
+
+
+def _pump(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(None)
+
+
+async def test_one_command_runs_an_agent_and_ctrl_c_leaves_nothing(project: Path, folder: Path, run: Run) -> None:
+    dev = run(project)
+    assert set(dev.ready) == {"url", "api_key", "console_url", "data_dir"}
+    saved = folder / "state" / "helmr" / "dev.json"
+    assert json.loads(saved.read_text()) == {"url": dev.url, "api_key": dev.api_key}
+    assert saved.stat().st_mode & 0o077 == 0
+    assert await dev.turn("hello") == "completed"
+    dev.hears("| first hello")
+    assert dev.end() == 0
+    assert "nothing is left running" in dev.rest()
+    assert processes_of(folder) == []
+    assert mounts_of(folder) == []
+    assert not saved.exists()
+
+
+async def test_after_a_kill_the_next_run_goes_on_with_the_same_processes(project: Path, folder: Path, run: Run) -> None:
+    killed = run(project)
+    assert await killed.turn("one") == "completed"
+    killed.kill()
+    dev = run(project)
+    assert dev.api_key == killed.api_key
+    assert await dev.turn("two") == "completed"
+    kinds = await dev.kinds()
+    assert kinds.count("turn.completed") == 2
+    assert kinds.count("session.process_started") == 1
+    assert dev.end() == 0
+    assert processes_of(folder) == []
+
+
+async def test_clean_ends_what_a_killed_run_left_and_keeps_the_data(project: Path, folder: Path, run: Run) -> None:
+    killed = run(project)
+    assert await killed.turn("one") == "completed"
+    killed.kill()
+    assert processes_of(folder) != []
+    said = clean(folder)
+    assert "and PostgreSQL" in said
+    assert processes_of(folder) == []
+    assert mounts_of(folder) == []
+    dev = run(project)
+    assert await dev.turn("two") == "completed"
+    assert (await dev.kinds()).count("turn.completed") == 2
+    assert dev.end() == 0
+
+
+async def test_a_change_is_published_and_a_broken_one_leaves_the_version_before(project: Path, folder: Path, run: Run) -> None:
+    dev = run(project)
+    (project / "agents" / "echo.py").write_text("import nothing_of_this_name\n")
+    dev.hears("agents/echo.py:1")
+    assert await dev.turn("still here", key="a") == "completed"
+    dev.hears("| first still here")
+    write_agent(project, "second")
+    dev.hears("published")
+    assert await dev.turn("now", key="b") == "completed"
+    dev.hears("| second now")
+    assert dev.end() == 0
+
+
+def test_what_can_not_start_says_why_and_changes_nothing(project: Path, folder: Path, run: Run) -> None:
+    dev = run(project)
+    with pytest.raises(AssertionError, match=r"(?s)it ended with 1.*already_running"):
+        run(project)
+    assert dev.end() == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(AssertionError, match=r"(?s)it ended with 1.*port_in_use"):
+            run(project, "--port", str(taken.getsockname()[1]))
+    assert processes_of(folder) == []
+    with pytest.raises(AssertionError, match=r"(?s)it ended with 1.*no pyproject\.toml"):
+        run(folder / "data")
