@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.unit.worker.scripted_control import ScriptedControl
 
 from helmr.host.hostd.client import HostdClient
 from helmr.host.worker import HostdProcess, Worker, WorkerConfig
+from helmr.host.worker.hostd_process import DriverName
 from helmr.objects import File, FolderStore, write_listing
 from helmr.protocol.frames import Frame, encode
 from helmr.protocol.ids import new_id
@@ -35,6 +37,8 @@ box = template(id="box", image=image("box").from_host())
 
 @agent(id="echo", template=box)
 async def echo(turn, ctx):
+    if turn.input[0]["text"] == "die":
+        os.kill(os.getpid(), 9)
     await turn.output.write(f"hello {turn.input[0]['text']} from {os.getcwd()}")
     return None
 """
@@ -43,10 +47,10 @@ async def echo(turn, ctx):
 class Host:
     """The host side of an installation in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, driver: DriverName) -> None:
         self.folder = folder
         self.control = ScriptedControl()
-        self.hostd = HostdProcess(folder / "hostd", "process")
+        self.hostd = HostdProcess(folder / "hostd", driver)
         self.store = FolderStore(folder / "store")
         self.computer, self.environment = new_id(), new_id()
         self.stack = AsyncExitStack()
@@ -131,19 +135,29 @@ class Host:
         return frame.op, "".join(part["text"] for part in output["content"])
 
 
-@pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    found = Host(tmp_path)
+@pytest.fixture(params=["process", "bubblewrap"])
+async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+    if request.param == "bubblewrap" and os.geteuid() != 0:
+        pytest.skip("bubblewrap with all it can do needs root")
+    with tempfile.TemporaryDirectory(prefix="helmr-scenario-", dir="/var/tmp") as folder:
+        async with hosted(Host(Path(folder), request.param)) as found:
+            yield found
+
+
+@asynccontextmanager
+async def hosted(found: Host) -> AsyncIterator[Host]:
+    """Ends everything of the host afterwards."""
+    place = found.folder / "hostd" / "hostd.sock"
     try:
         yield found
     finally:
         await found.stop_worker()
         await found.stack.aclose()
         try:
-            client = await HostdClient.connect(tmp_path / "hostd" / "hostd.sock")
+            client = await HostdClient.connect(place)
         except OSError:
             await found.hostd.ensure()
-            client = await HostdClient.connect(tmp_path / "hostd" / "hostd.sock")
+            client = await HostdClient.connect(place)
         await client.shutdown(end_computers=True)
         await client.wait_closed()
         await client.close()
@@ -155,7 +169,7 @@ async def test_a_turn_runs_end_to_end_and_goes_on_with_a_new_worker_and_a_new_ho
         await host.start_worker(kind)
         await host.start_computer()
         await host.attach({})
-        pid = await host.start_session(7)
+        await host.start_session(7)
         op, said = await host.run_turn(7, "one", 0)
         assert said.startswith("hello one from ") and said.endswith("/workspace")
 
@@ -170,7 +184,7 @@ async def test_a_turn_runs_end_to_end_and_goes_on_with_a_new_worker_and_a_new_ho
         op, said = await host.run_turn(7, "three", op)
         assert said.startswith("hello three from ")
 
-        os.kill(pid, signal.SIGKILL)
+        host.start_turn(7, "die", op)
         exited = await host.control.expect("session.exited", channel=7)
         assert (exited["cause"], exited["signal"]) == ("exited", 9)
         host.control.send("session.forget", computer=host.computer, channel=7)

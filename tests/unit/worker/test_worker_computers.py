@@ -89,6 +89,21 @@ async def test_an_attach_of_a_computer_that_does_not_run_or_has_another_fence_is
         await rig.attach()
 
 
+async def test_a_supervisor_that_is_slow_to_connect_is_waited_for(rig: Rig, bounded: Bounded) -> None:
+    """A host under load must not cost a Computer: only a supervisor that stays silent is reported."""
+    async with bounded():
+        supervisor = await rig.start_computer()
+        rig.hostd.refuse["computer.attach"] = HostdRefused("supervisor_silent", "It did not connect.")
+        rig.control.send("computer.attach", computer=rig.computer, fence=1, slot=5, acked={})
+        await rig.hostd.until(lambda: len(rig.hostd.called("computer.attach")) == 2)
+        del rig.hostd.refuse["computer.attach"]
+        await rig.control.expect("computer.attached", slot=5)
+        assert supervisor.streams == 1
+        rig.hostd.refuse["computer.attach"] = HostdRefused("supervisor_silent", "It did not connect.")
+        rig.control.send("computer.attach", computer=rig.computer, fence=1, slot=6, acked={})
+        assert (await rig.control.expect("computer.state", state="failed"))["error"]["code"] == "supervisor_silent"
+
+
 async def test_start_attach_and_session_may_be_sent_in_one_breath(rig: Rig, bounded: Bounded) -> None:
     async with bounded():
         bundle = await rig.bundle()

@@ -27,7 +27,7 @@ class WorkerConfig:
     """How long a draining worker waits for its Sessions to end before it lets go of them."""
     reconnect_seconds: float = 0.2
     """First pause before a new link; it doubles, with jitter, up to `reconnect_limit_seconds`."""
-    reconnect_limit_seconds: float = 10.0
+    reconnect_limit_seconds: float = 2.0
     welcome_seconds: float = 20.0
     """A control plane that answers hello later than this is left."""
 
