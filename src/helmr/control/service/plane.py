@@ -11,6 +11,7 @@ from helmr.control.service.agents import Agents
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.controls import Controls
 from helmr.control.service.core import Core
+from helmr.control.service.creations import Creations
 from helmr.control.service.deployments import Blobs, Deployments
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.events import Events
@@ -53,7 +54,8 @@ class ControlPlane:
         core = Core(database, self._batcher, self.hub, origin=self.origin)
         manifests = Manifests()
         self.principals = Principals(database, worker_token=config.worker_token)
-        self.sessions = Sessions(core, manifests)
+        self._creations = Creations(database, origin=self.origin)
+        self.sessions = Sessions(core, manifests, self._creations)
         self.turns = Turns(core, Reads(database))
         self.controls = Controls(core)
         self.events = Events(core)
@@ -78,6 +80,7 @@ class ControlPlane:
         await self.links.stop()
         await self.deployments.stop()
         await self.dispatcher.stop()
+        await self._creations.stop()
         await self._batcher.stop()
         await self._flushes.close()
         async with self.database.connection() as connection:

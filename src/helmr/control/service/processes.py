@@ -13,6 +13,7 @@ from helmr.control.domain.trees import decide_hold
 from helmr.control.service import render, stops
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, template_of
+from helmr.control.service.sessions import made_of
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, identity, processes, sessions
 from helmr.protocol import jsontext
@@ -245,6 +246,7 @@ class Processes:
             deployment_id=session["deployment_id"],
             template_id=template.id,
             template=jsontext.dumps(to_wire(template)),
+            made_of=made_of(template),
             cpu=template.cpu,
             memory=template.memory,
         )

@@ -7,16 +7,16 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import asyncpg
-
 from helmr.control.domain.explain import Facts, explain
 from helmr.control.service import render
-from helmr.control.service.core import Core, Effects, Retry, record
+from helmr.control.service.core import Core, check_key
+from helmr.control.service.creations import Creations
 from helmr.control.service.manifests import Manifests, agent_of, template_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
+from helmr.control.store.creation import Created, Creation
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, deployments, messages, sessions, turns
+from helmr.control.store.queries import computers, deployments, identity, messages, sessions, turns
 from helmr.protocol import jsontext
 from helmr.protocol.content import input_bytes, input_content
 from helmr.protocol.duration import format_retention
@@ -25,6 +25,7 @@ from helmr.protocol.errors import (
     ComputerDeleting,
     ComputerMismatch,
     ComputerNotFound,
+    IdempotencyConflict,
     InputEmpty,
     InvalidCursor,
     InvalidValue,
@@ -34,16 +35,19 @@ from helmr.protocol.errors import (
 )
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import KEY_BYTES, LABEL_BYTES, LABELS
-from helmr.protocol.manifest import AgentManifest
+from helmr.protocol.manifest import Manifest, TemplateManifest
 from helmr.protocol.shapes import Explanation, Hold, Session, SessionPage, TurnSummary
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
 
 
 class Sessions:
-    def __init__(self, core: Core, manifests: Manifests) -> None:
+    def __init__(self, core: Core, manifests: Manifests, creations: Creations) -> None:
         self._core = core
         self._manifests = manifests
+        self._creations = creations
+        self._deployments: dict[str, tuple[str, Manifest]] = {}
+        """The Deployment that was current last, by Environment."""
 
     async def create(
         self,
@@ -63,75 +67,105 @@ class Sessions:
         """
         principal.require("sessions.create")
         check_session_key(key)
-        checked_labels = check_labels(labels or {})
-        request: dict[str, Any] = {"agent": agent, "key": key, "labels": checked_labels}
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+        request: dict[str, Any] = {"agent": agent, "key": key, "labels": check_labels(labels or {})}
         if input is not UNSET:
             request["input"] = input
         if computer_id is not None:
             request["computer"] = {"id": computer_id}
         if slack_channel_id is not None:
             request["slack"] = {"channel_id": slack_channel_id}
-        retry = Retry(
-            environment_id=principal.environment_id,
-            principal_id=principal.id,
-            operation="sessions.create",
-            target="",
-            key=idempotency_key,
-            request=request,
-        )
-
-        async def work(connection: Connection, effects: Effects) -> Reply:
-            earlier = await retry.claim(connection)
+        fingerprint = jsontext.fingerprint(request) if idempotency_key is not None else b""
+        if idempotency_key is not None:
+            earlier = await self._earlier(principal, idempotency_key, fingerprint)
             if earlier is not None:
                 return earlier
-            deployment = await deployments.current_deployment(connection, environment_id=principal.environment_id)
-            if deployment is None:
-                raise NoCurrentDeployment()
-            deployment_id = str(deployment["id"])
-            manifest = self._manifests.of(deployment_id, deployment["manifest"])
+        if slack_channel_id is not None:
+            raise ChannelUnavailable("No Slack app is connected to this Agent.", hint="Leave `slack` out.")
+        if computer_id is not None and not is_id(computer_id):
+            raise ComputerNotFound()
+        while True:
+            deployment_id, manifest = await self._current(principal)
             definition = agent_of(manifest, agent)
-            data = None if input is UNSET else check_input(definition.input_kind, input)
-            if slack_channel_id is not None:
-                raise ChannelUnavailable("No Slack app is connected to this Agent.", hint="Leave `slack` out.")
-            if key is not None:
-                await self._check_free(connection, principal.environment_id, agent, key)
-            if computer_id is not None:
-                await _check_computer(
-                    connection, principal.environment_id, computer_id, to_wire(template_of(manifest, definition.template))
-                )
-            session_id = new_id()
-            await _insert(connection, principal, session_id, deployment_id, definition, key, computer_id)
-            if checked_labels:
-                await sessions.insert_label(
-                    connection,
-                    [
-                        {"session_id": session_id, "environment_id": principal.environment_id, "name": name, "value": value}
-                        for name, value in checked_labels.items()
-                    ],
-                )
-            entries: list[tuple[str | None, str, bytes]] = []
-            if computer_id is not None:
-                entries.append((None, "computer.assigned", render.data(computer_id=computer_id)))
-            turn: dict[str, Any] | None = None
-            if data is not None:
-                turn_id = new_id()
-                await sessions.admit_first_turn(connection, session_id=session_id, turn_id=turn_id, input=data, source=principal.source)
-                entries.append((turn_id, "turn.queued", b'{"sequence":1,"source":' + principal.source + b"}"))
-                turn = {"id": turn_id, "session_id": session_id, "sequence": 1}
-                effects.places.add(session_id)
-            if entries:
-                await record(connection, effects, session_id, entries)
+            session_id, turn_id = new_id(), None if input is UNSET else new_id()
+            turn = None if turn_id is None else {"id": turn_id, "session_id": session_id, "sequence": 1}
             receipt = {"session": {"id": session_id, "deployment_id": deployment_id, "agent": agent}, "turn": turn}
-            return await retry.remember(connection, jsontext.dumps(receipt), session_id)
+            item = Creation(
+                session_id=session_id,
+                environment_id=principal.environment_id,
+                deployment_id=deployment_id,
+                agent=agent,
+                template=definition.template,
+                key=key,
+                input_kind=definition.input_kind,
+                principal_id=principal.id,
+                close_after_idle_ms=definition.close_after_idle_ms,
+                max_turn_ms=definition.max_turn_duration_ms,
+                computer_id=computer_id,
+                made_of=made_of(template_of(manifest, definition.template)) if computer_id is not None else None,
+                turn_id=turn_id,
+                input=None if input is UNSET else check_input(definition.input_kind, input),
+                source=principal.source,
+                idempotency_key=idempotency_key,
+                fingerprint=fingerprint,
+                receipt=jsontext.dumps(receipt),
+                labels=request["labels"],
+            )
+            created = await self._creations.submit(item)
+            if created.outcome == "moved":
+                self._deployments.pop(principal.environment_id, None)
+                continue
+            return self._made(item, created)
 
-        try:
-            return await self._core.write("create", work)
-        except asyncpg.UniqueViolationError:
-            if key is None:
-                raise
+    def _made(self, item: Creation, created: Created) -> Reply:
+        match created.outcome:
+            case "replay":
+                assert created.receipt is not None
+                return Reply(created.receipt, replayed=True)
+            case "conflict":
+                raise IdempotencyConflict()
+            case "key_taken":
+                raise SessionKeyConflict(session_id=created.occupant)
+            case "computer_not_found":
+                raise ComputerNotFound()
+            case "computer_deleting":
+                raise ComputerDeleting()
+            case "computer_mismatch":
+                raise ComputerMismatch()
+            case _:
+                if item.turn_id is not None and self._core.reactor is not None:
+                    self._core.reactor.place(item.session_id)
+                return Reply(item.receipt)
+
+    async def _earlier(self, principal: Principal, key: str, fingerprint: bytes) -> Reply | None:
+        """The reply of an exact retry, looked up before any other check, even if the Deployment moved or is gone [S4]."""
+        async with self._core.database.connection() as connection:
+            row = await identity.known_key(
+                connection,
+                environment_id=principal.environment_id,
+                principal_id=principal.id,
+                operation="sessions.create",
+                target="",
+                key=key,
+            )
+        if row is None:
+            return None
+        if row["fingerprint"] != fingerprint:
+            raise IdempotencyConflict()
+        return Reply(row["receipt"], replayed=True)
+
+    async def _current(self, principal: Principal) -> tuple[str, Manifest]:
+        """The current Deployment. Remembered: a creation whose Deployment is no longer current comes back, and it is read again."""
+        known = self._deployments.get(principal.environment_id)
+        if known is None:
             async with self._core.database.connection() as connection:
-                await self._check_free(connection, principal.environment_id, agent, key)
-            raise
+                row = await deployments.current_deployment(connection, environment_id=principal.environment_id)
+            if row is None:
+                raise NoCurrentDeployment()
+            known = (str(row["id"]), self._manifests.of(str(row["id"]), row["manifest"]))
+            self._deployments[principal.environment_id] = known
+        return known
 
     async def get(self, principal: Principal, session_id: str) -> Session:
         """A Session now. Raises `SessionNotFound`, the same for unknown and foreign ids [O1]."""
@@ -234,11 +268,6 @@ class Sessions:
             facts["computer_error"] = error.get("message") or error["code"]
         return facts
 
-    async def _check_free(self, connection: Connection, environment_id: str, agent: str, key: str) -> None:
-        row = await sessions.session_by_key(connection, environment_id=environment_id, agent=agent, key=key)
-        if row is not None:
-            raise SessionKeyConflict(session_id=str(row["id"]))
-
     async def _shapes(self, connection: Connection, principal: Principal, rows: Sequence[Any]) -> list[Session]:
         ids = [row["id"] for row in rows]
         if not ids:
@@ -276,46 +305,10 @@ async def session_of(connection: Connection, principal: Principal, session_id: s
     return row
 
 
-async def _insert(
-    connection: Connection,
-    principal: Principal,
-    session_id: str,
-    deployment_id: str,
-    definition: AgentManifest,
-    key: str | None,
-    computer_id: str | None,
-) -> None:
-    await sessions.insert_session(
-        connection,
-        id=session_id,
-        environment_id=principal.environment_id,
-        deployment_id=deployment_id,
-        agent=definition.id,
-        template=definition.template,
-        key=key,
-        input_kind=definition.input_kind,
-        root_session_id=session_id,
-        parent_session_id=None,
-        requester_session_id=None,
-        depth=0,
-        computer_id=computer_id,
-        principal_id=principal.id,
-        close_after_idle_ms=definition.close_after_idle_ms,
-        max_turn_ms=definition.max_turn_duration_ms,
-        held=0,
-    )
-
-
-async def _check_computer(connection: Connection, environment_id: str, computer_id: str, template: dict[str, Any]) -> None:
-    """A given Computer must be here, available, and made of the same image and resources [S2]."""
-    row = await computers.lock_computer(connection, id=computer_id) if is_id(computer_id) else None
-    if row is None or str(row["environment_id"]) != environment_id or row["status"] == "deleted":
-        raise ComputerNotFound()
-    if row["status"] == "deleting":
-        raise ComputerDeleting()
-    made_of = jsontext.loads(row["template"])
-    if any(made_of.get(part) != template.get(part) for part in ("image", "cpu", "memory", "pids")):
-        raise ComputerMismatch()
+def made_of(template: TemplateManifest) -> bytes:
+    """What a Computer of this Template is made of: image and resources, by which a given Computer is compared [S2]."""
+    wire = to_wire(template)
+    return jsontext.fingerprint({part: wire[part] for part in ("image", "cpu", "memory", "pids")})
 
 
 def check_session_key(key: str | None) -> None:

@@ -4,9 +4,10 @@ SELECT * FROM computers WHERE id = :id;
 -- name: lock_computer(id)^
 SELECT * FROM computers WHERE id = :id FOR NO KEY UPDATE;
 
--- name: insert_computer(id, environment_id, deployment_id, template_id, template, cpu, memory)!
-INSERT INTO computers (id, environment_id, deployment_id, template_id, template, cpu, memory)
-VALUES (:id, :environment_id, :deployment_id, :template_id, :template, :cpu, :memory);
+-- name: insert_computer(id, environment_id, deployment_id, template_id, template, made_of, cpu, memory)!
+-- `made_of` is the fingerprint of image and resources, by which a given Computer is compared [S2].
+INSERT INTO computers (id, environment_id, deployment_id, template_id, template, made_of, cpu, memory)
+VALUES (:id, :environment_id, :deployment_id, :template_id, :template, :made_of, :cpu, :memory);
 
 -- name: assign_computer(session_id, computer_id)!
 UPDATE sessions SET computer_id = :computer_id WHERE id = :session_id AND computer_id IS NULL;

@@ -20,29 +20,11 @@ SELECT * FROM sessions WHERE root_session_id = :root_session_id ORDER BY root_se
 -- name: tree_size(root_session_id)$
 SELECT count(*) FROM sessions WHERE root_session_id = :root_session_id;
 
--- name: insert_session(id, environment_id, deployment_id, agent, template, key, input_kind, root_session_id, parent_session_id, requester_session_id, depth, computer_id, principal_id, close_after_idle_ms, max_turn_ms, held)!
--- A new open Session; idle until something is admitted. A taken key violates sessions_by_key.
-INSERT INTO sessions (
-    id, environment_id, deployment_id, agent, template, key, input_kind, root_session_id, parent_session_id, requester_session_id, depth,
-    computer_id, principal_id, created_at, close_after_idle_ms, max_turn_ms, held, idle_at
-) VALUES (
-    :id, :environment_id, :deployment_id, :agent, :template, :key, :input_kind, :root_session_id, :parent_session_id, :requester_session_id,
-    :depth, :computer_id, :principal_id, clock_timestamp(), :close_after_idle_ms, :max_turn_ms, :held, clock_timestamp()
-);
 
--- name: insert_label(session_id, environment_id, name, value)*!
-INSERT INTO session_labels (session_id, environment_id, name, value) VALUES (:session_id, :environment_id, :name, :value);
 
 -- name: session_by_key(environment_id, agent, key)^
 SELECT * FROM sessions WHERE environment_id = :environment_id AND agent = :agent AND key = :key;
 
--- name: admit_first_turn(session_id, turn_id, input, source)!
--- The first Turn of a Session made in this transaction [S2].
-WITH turn AS (
-    INSERT INTO turns (session_id, sequence, id, status, source, input, created_at)
-    VALUES (:session_id, 1, :turn_id, 'queued', :source, :input, clock_timestamp())
-)
-UPDATE sessions SET next_turn = 2, wanting = (held = 0), idle_at = CASE WHEN held > 0 THEN idle_at END WHERE id = :session_id;
 
 -- name: begin_closing(ids, reason)!
 UPDATE sessions SET status = 'closing', close_reason = :reason WHERE id = ANY (:ids::uuid[]) AND status = 'open';

@@ -93,6 +93,7 @@ CREATE TABLE computers (
     deployment_id uuid NOT NULL,
     template_id text NOT NULL,
     template bytea NOT NULL,
+    made_of bytea NOT NULL,
     cpu real NOT NULL,
     memory bigint NOT NULL,
     status text NOT NULL DEFAULT 'available' CHECK (status IN ('available', 'deleting', 'deleted')),

@@ -1,0 +1,37 @@
+"""The Agent of the benchmarks: it echoes, and leaves marks of each execution on its Computer's disk, which the harness reads."""
+
+import asyncio
+import os
+import time
+
+from helmr import AgentContext, Turn, agent, image, template
+
+computer = template(id="bench", image=image("bench").from_host(), resources={"cpu": 0.1, "memory": "2GiB", "pids": 4096})
+_log = -1
+
+
+def mark(kind: str, turn: str) -> None:
+    global _log
+    if _log < 0:
+        _log = os.open("/workspace/marks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(_log, f"{kind} {turn} {time.monotonic_ns()}\n".encode())
+
+
+@agent(id="load", template=computer, close_after_idle="never")
+async def load(turn: Turn, ctx: AgentContext) -> str:
+    """`quiet:x` echoes; `echo:x` writes one chunk too; `slow:x` takes 20 ms; `stream:n` writes n chunks with their time."""
+    kind, _, rest = "".join(part["text"] for part in turn.input).partition(":")
+    mark("S", turn.id)
+    if kind == "stream":
+
+        async def chunks():
+            for number in range(int(rest)):
+                yield f"{number:06d} {time.monotonic_ns():020d} ".ljust(50, "x")
+
+        await turn.output.pipe(chunks())
+    elif kind != "quiet":
+        await turn.output.write(f"{0:06d} {time.monotonic_ns():020d} ".ljust(50, "x"))
+    if kind == "slow":
+        await asyncio.sleep(0.02)
+    mark("E", turn.id)
+    return rest
