@@ -48,7 +48,7 @@ def build_publication(project: Project, discovery: Discovery) -> Publication:
         bundle=source.digest,
         agents=tuple(sorted(_with_policies(discovery.agents), key=lambda agent: agent.id)),
         templates=tuple(sorted(finished, key=lambda template: template.id)),
-        blobs=tuple(sorted({digest for listing in listings.values() for digest in (listing.digest, *listing.blobs)})),
+        blobs=tuple(sorted({listing.digest for listing in listings.values()})),
     )
     blobs: dict[str, Path | bytes] = {}
     for listing in (source, *listings.values()):
