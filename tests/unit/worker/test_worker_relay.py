@@ -54,7 +54,7 @@ async def test_frames_go_up_and_down_as_they_are_and_in_order(rig: Rig, bounded:
 async def test_a_stream_cut_at_random_bytes_loses_and_reorders_nothing(local_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     random.seed(5)
     rig = local_rig
-    monkeypatch.setattr("helmr.host.worker.computer.REATTACH_LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr("helmr.host.worker.attachment.REATTACH_LIMIT_SECONDS", 0.05)
     async with asyncio.timeout(30):
         await rig.start_worker()
         supervisor = await rig.session(7)
@@ -167,6 +167,8 @@ async def test_a_stream_that_does_not_begin_with_a_hello_fails_the_computer(loca
         state = await local_rig.control.expect("computer.state", state="failed")
         assert state["error"]["code"] == "protocol_violated"
         assert not local_rig.control.count("computer.attached")
+        supervisor.hello = None
+        await local_rig.attach(slot=6)
 
 
 async def test_a_full_link_stops_the_reading_of_supervisors_until_it_has_drained(

@@ -8,30 +8,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
+from helmr.host.worker.attachment import Attachment
 from helmr.host.worker.bundles import Bundles
-from helmr.host.worker.failure import DRAINING, Failure, answered, failure_of, logger
+from helmr.host.worker.failure import DRAINING, Failure, answered
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.images import Images
 from helmr.host.worker.ports import HostdRefused
 from helmr.host.worker.scopes import Scopes
-from helmr.host.worker.stream import SupervisorStream
 from helmr.host.worker.uplink import Uplink
 from helmr.protocol import jsontext
-from helmr.protocol.errors import ContentInvalid
-from helmr.protocol.frames import PROTOCOL, SUPERVISOR, FrameError, encode
 from helmr.protocol.imageconfig import WORKSPACE, ImageConfig, image_config
 from helmr.protocol.manifest import TemplateManifest
 from helmr.protocol.wire import from_wire
-
-HELLO_SECONDS: Final = 10.0
-ATTEMPTS: Final = 4
-"""How often a supervisor that is silent, or hangs up before its hello, is tried before the control plane hears of it."""
-REATTACH_SECONDS: Final = 0.05
-REATTACH_LIMIT_SECONDS: Final = 5.0
-STEADY_SECONDS: Final = 10.0
-"""A stream that held so long makes the next attachment a first one."""
 
 
 class Host(Protocol):
@@ -60,21 +50,15 @@ class Computer:
         self.fence = fence
         self.environment = environment
         self.state = "starting"
-        self.slot: int | None = None
         self.scopes = Scopes(self)
+        self.turn = asyncio.Lock()
         self._host = host
         self._template: TemplateManifest | None = None
         self._config = ImageConfig()
         self._workspace = WORKSPACE
-        self._turn = asyncio.Lock()
         self._starting: asyncio.Task[None] | None = None
-        self._stream: SupervisorStream | None = None
-        self._acked: Mapping[str, int] = {}
-        self._greeted = False
-        self._greeting: asyncio.Future[None] | None = None
+        self._attachment = Attachment(self)
         self._joining: asyncio.Task[None] | None = None
-        self._pause = REATTACH_SECONDS / 2
-        self._since = 0.0
 
     # --- the control plane's requests -----------------------------------------------------------------------------------
 
@@ -93,14 +77,16 @@ class Computer:
     def attach(self, message: Mapping[str, Any]) -> None:
         """computer.attach: join the supervisor's stream to a slot."""
 
-        def failed(failure: Failure) -> None:
-            self.slot = None
-            self.tell("computer.state", fence=message["fence"], state="failed", error=failure.to_wire())
+        fence, slot = message["fence"], int(message["slot"])
+        acked = cast("Mapping[str, int]", message.get("acked") or {})
 
-        self._close_stream()
-        self._joining = self.spawn(
-            answered(lambda: self._attach(message), failed, "computer.attach", computer=self.id), f"attach-{self.id}"
-        )
+        def failed(failure: Failure) -> None:
+            self._attachment.slot = None
+            self.tell("computer.state", fence=fence, state="failed", error=failure.to_wire())
+
+        self.detach()
+        joining = answered(lambda: self._attachment.join(fence, slot, acked), failed, "computer.attach", computer=self.id)
+        self._joining = self.spawn(joining, f"attach-{self.id}")
 
     def end(self, message: Mapping[str, Any], *, destroy: bool) -> None:
         """computer.stop and computer.destroy. A start that is under way is given up."""
@@ -128,17 +114,18 @@ class Computer:
     # --- events ---------------------------------------------------------------------------------------------------------
 
     def detach(self) -> None:
-        """The link is lost: let go of the stream. The supervisor connects to hostd again and keeps what it says (I6)."""
-        self.slot = None
-        self._close_stream()
+        """The link is lost: let go of the stream, and of the attempt to get one."""
+        if self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
+        self._attachment.detach()
 
     def exited(self, notice: Mapping[str, Any]) -> None:
         """hostd's computer.exited, or its absence from hostd's list after hostd was away."""
         if self.state in ("gone", "ending"):
             return
         self.state = "gone"
-        self._close_stream()
-        self.slot = None
+        self.detach()
         oom = cast("Mapping[str, Any]", notice.get("oom") or {})
         error = Failure(code="out_of_memory" if oom else "computer_exited", message=_ending(notice))
         self.tell("computer.state", fence=self.fence, state="gone", reason="exited", error=error.to_wire())
@@ -147,42 +134,31 @@ class Computer:
 
     def resume(self) -> None:
         """The link has room again."""
-        if self._stream is not None:
-            self._stream.resume()
+        self._attachment.resume()
 
-    # --- the stream (StreamEnd) -------------------------------------------------------------------------------------------
+    def broken(self, failure: Failure) -> None:
+        """Its supervisor breaks the protocol, or another fence holds it: the control plane decides what becomes of it (I4)."""
+        self.detach()
+        self.state = "failed"
+        self.tell("computer.state", fence=self.fence, state="failed", error=failure.to_wire())
 
-    def on_frames(self, frames: bytes) -> None:
-        if not self._greeted or self.slot is None:
-            raise FrameError("A supervisor's first frame must be its hello.")
-        self._host.uplink.forward(self.slot, frames)
+    def joined(self) -> None:
+        """Its supervisor said hello."""
+        self.state = "running"
 
-    def on_own(self, payload: bytes) -> None:
-        try:
-            said = jsontext.loads(payload)
-            if not isinstance(said, dict):
-                raise FrameError("A supervisor's frame is no object.")
-            self._hear(cast("dict[str, Any]", said))
-        except (ContentInvalid, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise FrameError(f"A supervisor's frame is malformed: {error}") from error
+    # --- what scopes and attachment need (ScopeHost, Seat) ------------------------------------------------------------------
 
-    def on_lost(self, error: Exception | None) -> None:
-        joined, self._greeted, self._stream = self._greeted, False, None
-        if isinstance(error, FrameError):
-            # A guest that breaks the protocol isn't attached again by ourselves: the control plane decides what becomes of it (I4).
-            logger.warning("computer.protocol_violated", computer=self.id, error=str(error))
-            failure = Failure(code="protocol_violated", message=str(error))
-            self.detach()
-            self.state = "failed"
-            self.tell("computer.state", fence=self.fence, state="failed", error=failure.to_wire())
-            return
-        logger.info("computer.stream_lost", computer=self.id, error=str(error) if error else None)
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_exception(ConnectionResetError("The supervisor hung up before its hello."))
-        if joined and self.slot is not None:
-            self._reattach(self.slot)
+    @property
+    def slot(self) -> int | None:
+        return self._attachment.slot
 
-    # --- what scopes need (ScopeHost) -------------------------------------------------------------------------------------
+    @property
+    def gate(self) -> HostdGate:
+        return self._host.gate
+
+    @property
+    def uplink(self) -> Uplink:
+        return self._host.uplink
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._host.spawn(work, name)
@@ -191,9 +167,7 @@ class Computer:
         self._host.uplink.tell(kind, computer=self.id, **members)
 
     def write(self, frames: bytes) -> None:
-        """Frames for the supervisor, or for its Session processes. Dropped while there is no stream: an attach repeats what counts."""
-        if self._stream is not None and self._greeted:
-            self._stream.write(frames)
+        self._attachment.write(frames)
 
     def concluded(self) -> None:
         self._host.session_ended()
@@ -208,7 +182,7 @@ class Computer:
 
     async def _start(self, message: Mapping[str, Any]) -> None:
         template = from_wire(TemplateManifest, message["template"], "template")
-        async with self._turn:
+        async with self.turn:
             self.state = "starting"
             layers = await self._host.images.ensure(self.environment, template.image)
             reply = await self._host.gate.start(self.id, message["fence"], self.environment, template, layers)
@@ -229,44 +203,9 @@ class Computer:
         if paths is not None:
             self._workspace = str(paths["workspace"])
 
-    async def _attach(self, message: Mapping[str, Any]) -> None:
-        async with self._turn:
-            self.fence = message["fence"]
-            self.slot = int(message["slot"])
-            self._acked = message.get("acked") or {}
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    await self._open()
-                except (ConnectionResetError, TimeoutError, HostdRefused) as error:
-                    # A supervisor may be slow to connect or to speak, on a busy host or just thawed.
-                    silent = not isinstance(error, HostdRefused) or error.code == "supervisor_silent"
-                    if attempt == ATTEMPTS or not silent:
-                        raise
-                    await asyncio.sleep(REATTACH_SECONDS * 2**attempt)
-                else:
-                    return
-
-    async def _open(self) -> None:
-        """Get the supervisor's stream and wait until it was greeted. On failure there is no stream."""
-        sock = await self._host.gate.attach(self.id, self.fence)
-        greeting = self._greeting = asyncio.get_running_loop().create_future()
-        stream = self._stream = SupervisorStream(self, asyncio.get_running_loop(), self._host.uplink.congested)
-        try:
-            await stream.open(sock)
-            async with asyncio.timeout(HELLO_SECONDS):
-                await greeting
-        except BaseException:
-            stream.close()
-            if self._stream is stream:
-                self._stream = None
-            raise
-        finally:
-            greeting.cancel()
-
     async def _end(self, fence: Any, destroy: bool) -> None:
-        async with self._turn:
-            self._close_stream()
-            self.slot = None
+        async with self.turn:
+            self.detach()
             before, self.state = self.state, "ending"
             try:
                 call = self._host.gate.destroy if destroy else self._host.gate.stop
@@ -302,76 +241,6 @@ class Computer:
             return self._workspace + path[len(WORKSPACE) :]
         return path
 
-    def _hear(self, said: Mapping[str, Any]) -> None:
-        kind = said.get("t")
-        if not self._greeted:
-            if kind != "hello":
-                raise FrameError("A supervisor's first frame must be its hello.")
-            self._greet(said)
-        elif kind == "scope.started":
-            self.scopes.on_started(_channel(said), _whole(said.get("pid")))
-        elif kind == "scope.exited":
-            self.scopes.on_exited(_channel(said), _whole(said.get("code")), _whole(said.get("signal")))
-        elif kind == "scope.failed":
-            self.scopes.on_failed(_channel(said), str(said.get("message", ""))[:2000])
-        elif kind == "log":
-            if not self._host.uplink.congested():
-                self.tell("session.log", channel=_channel(said), stream=str(said["stream"])[:16], text=str(said["text"]))
-        elif kind != "pong":
-            logger.info("supervisor.unknown_frame", computer=self.id, kind=str(kind)[:40])
-
-    def _greet(self, hello: Mapping[str, Any]) -> None:
-        """Join at the supervisor's hello: tell the control plane first, since frames follow at once."""
-        stream = self._stream
-        assert stream is not None
-        if _whole(hello.get("protocol")) != PROTOCOL:
-            raise FrameError(f"The supervisor speaks protocol {hello.get('protocol')!r}, this worker {PROTOCOL}.")
-        known = cast("Mapping[str, Any]", hello["channels"])
-        self.scopes.missing(known)
-        channels = self.scopes.attached(known)
-        self.state = "running"
-        self._since = asyncio.get_running_loop().time()
-        stream.write(encode(SUPERVISOR, 0, jsontext.dumps({"t": "attach", "acked": dict(self._acked)})))
-        self._greeted = True
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_result(None)
-        self.tell("computer.attached", slot=self.slot, channels=channels)
-        self.scopes.resume()
-
-    def _close_stream(self) -> None:
-        if self._joining is not None:
-            self._joining.cancel()
-            self._joining = None
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        self._greeted = False
-
-    def _reattach(self, slot: int) -> None:
-        """The supervisor's stream ended by itself while it should be joined: join it again, ever more slowly."""
-        now = asyncio.get_running_loop().time()
-        self._pause = REATTACH_SECONDS if now - self._since > STEADY_SECONDS else min(self._pause * 2, REATTACH_LIMIT_SECONDS)
-        self._joining = self.spawn(self._again(slot), f"reattach-{self.id}")
-
-    async def _again(self, slot: int) -> None:
-        while True:
-            await asyncio.sleep(self._pause)
-            async with self._turn:
-                if self.slot != slot or self._stream is not None:
-                    return
-                try:
-                    await self._open()
-                except (OSError, HostdRefused) as error:
-                    failure = failure_of(error)
-                else:
-                    return
-            logger.warning("computer.reattach_failed", computer=self.id, code=failure.code, message=failure.message)
-            self._pause = min(self._pause * 2, REATTACH_LIMIT_SECONDS)
-            if failure.code == "fence_stale":
-                self.slot = None
-                self.tell("computer.state", fence=self.fence, state="failed", error=failure.to_wire())
-                return
-
 
 def zygote_name(bundle: str, preload: list[str]) -> str:
     """Sessions with the same source and the same preloaded modules share a zygote (DESIGN 6)."""
@@ -385,14 +254,3 @@ def _ending(notice: Mapping[str, Any]) -> str:
         if notice.get(name) is not None:
             return f"The Computer ended with {name} {notice[name]}."
     return "The Computer ended."
-
-
-def _channel(said: Mapping[str, Any]) -> int:
-    channel = _whole(said.get("channel"))
-    if channel is None or not 0 < channel < 1 << 32:
-        raise FrameError("A supervisor's frame names no channel.")
-    return channel
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
