@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import asyncpg
 import pytest
 
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig, postmaster
+from helmr.control.store.postgres.account import Account
 from helmr.protocol.errors import FolderUnusable, PostgresFailed, PostgresVersionMismatch
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL under another account")
@@ -135,6 +137,38 @@ async def test_programs_in_a_private_folder_are_copied_once(open_folder: Path, m
     assert copied == again
     assert unused_account().can_run(copied.postgres)
     assert [path.name for path in (open_folder / "cache").iterdir()] == [copied.folder.relative_to(open_folder / "cache").parts[0]]
+
+
+@as_root
+def test_a_user_that_the_machine_does_not_list_has_a_database_too(open_folder: Path) -> None:
+    """A container started with any uid."""
+    python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    if python is None or not Account(uid=12345, gid=12345).can_run(Path(python)):
+        pytest.skip("no Python that another user can run")
+    home = open_folder / "home"
+    home.mkdir(mode=0o700)
+    os.chown(home, 12345, 12345)
+    code = (
+        "import asyncio, sys\nfrom pathlib import Path\n"
+        "from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig\n"
+        "async def main():\n"
+        "    server = EmbeddedPostgres(PostgresConfig(folder=Path(sys.argv[1]) / 'postgres'))\n"
+        "    await server.start()\n    await server.stop()\n    print(server.data.stat().st_uid)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [python, "-B", "-c", code, str(home)],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        user=12345,
+        group=12345,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("12345\n", 0), done.stderr
 
 
 async def test_a_start_that_died_while_making_the_database_does_no_harm(open_folder: Path) -> None:

@@ -73,10 +73,8 @@ class Account:
     @property
     def is_listed(self) -> bool:
         """Whether the machine's user list has it."""
-        if self.uid is None:
-            return True
         try:
-            pwd.getpwuid(self.uid)
+            pwd.getpwuid(os.geteuid() if self.uid is None else self.uid)
         except KeyError:
             return False
         return True

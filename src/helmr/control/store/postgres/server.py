@@ -168,7 +168,7 @@ class EmbeddedPostgres:
             return account, find(account, cache=cache, major=int(version.read_text()))
         binaries = find(account, cache=cache)
         done = self._initdb(account, binaries)
-        if done.returncode == passwd.NO_NAMESPACE and not account.is_listed:
+        if done.returncode == passwd.NO_NAMESPACE and account.uid is not None:
             account = nobody()
             shutil.rmtree(self.folder)
             account.make_folder(self.folder)
@@ -187,7 +187,8 @@ class EmbeddedPostgres:
         command += ["--auth-local", "trust", "--auth-host", "scram-sha-256", "--data-checksums", "--no-instructions"]
         if account.is_listed:
             return account.run(command)
-        return Account().run([sys.executable, "-I", passwd.__file__, str(account.uid), str(account.gid), *command])
+        uid, gid = (os.geteuid(), os.getegid()) if account.uid is None else (account.uid, account.gid)
+        return Account().run([sys.executable, "-I", passwd.__file__, str(uid), str(gid), *command])
 
     def _launch(self, account: Account, binaries: Binaries) -> None:
         """Start the server and wait for it; a predecessor that was killed may need a moment until its last process is gone."""
