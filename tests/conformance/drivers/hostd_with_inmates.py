@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helmr.host.hostd.daemon import Hostd, HostdConfig
+from helmr.host.sandbox.bubblewrap import GUEST_LOG
 from helmr.host.sandbox.driver import ComputerSpec, Driver, Running
+from helmr.host.sandbox.supervision import python_argv
 
 TEXT = (Path(__file__).parent / "inmate.py").read_text()
 
@@ -20,7 +22,9 @@ def with_inmates(driver: Driver) -> Driver:
 
     async def start_inmate(spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
         inside = driver.paths(spec)
-        return await start(spec, argv or (inside.python, "-I", "-c", TEXT, "--socket", f"{inside.run}/host.sock"))
+        log = GUEST_LOG if driver.name == "bubblewrap" else f"{spec.folder}/supervisor.log"
+        inmate = python_argv(TEXT, "--socket", f"{inside.run}/host.sock", python=inside.python, runtime=inside.runtime, log=log)
+        return await start(spec, argv or inmate)
 
     driver.start = start_inmate  # type: ignore[method-assign]
     return driver

@@ -16,6 +16,8 @@ from typing import Any
 
 from helmr.host.hostd.client import HostdClient
 from helmr.host.hostd.cleaning import clean
+from helmr.host.sandbox.crowds import marked
+from helmr.host.sandbox.driver import ComputerSpec
 from helmr.protocol.manifest import ImageManifest, TemplateManifest
 
 HERE = Path(__file__).parent
@@ -60,7 +62,11 @@ class Jail:
         async with asyncio.timeout(READY_SECONDS):
             while True:
                 try:
-                    self.client = await HostdClient.connect(self.state / "hostd.sock", lambda name, members: self.notices.put_nowait((name, members)))
+                    self.client = await HostdClient.connect(
+                        self.state / "hostd.sock", lambda name, members: self.notices.put_nowait((name, members))
+                    )
+                    # A dying process of an earlier hostd may still have held the socket: only an answer tells.
+                    await self.client.info()
                     return
                 except OSError:
                     if self.hostd.poll() is not None:
@@ -98,6 +104,17 @@ class Jail:
         finally:
             writer.close()
             await writer.wait_closed()
+
+    def processes(self, computer: str) -> set[int]:
+        """What bears a Computer's mark, from the host's side; for an isolated one that is its first processes."""
+        return marked(self.mark(computer))
+
+    def mark(self, computer: str) -> str:
+        folder = str(self.state / "computers" / computer)
+        return ComputerSpec(computer=computer, environment="", folder=folder, host_base=True).mark
+
+    def cgroups(self, computer: str) -> list[Path]:
+        return list(Path("/sys/fs/cgroup").glob(f"*/helmr/{self.mark(computer)}"))
 
     async def notice(self, name: str) -> Mapping[str, Any]:
         async with asyncio.timeout(ANSWER_SECONDS):

@@ -16,6 +16,7 @@ import structlog
 from helmr.host.hostd import bundles, failure
 from helmr.host.hostd.records import Fence, Record, save
 from helmr.host.hostd.runsocket import RunSocket
+from helmr.host.sandbox.bubblewrap import BaseMissing
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.driver import Driver, Ending, Running
 from helmr.host.sandbox.identity import boot_id, is_alive
@@ -100,6 +101,8 @@ class Computer:
             except BaseException as error:
                 await self._close_socket()
                 self._store(state="stopped")
+                if isinstance(error, BaseMissing):
+                    raise failure.BaseMismatch(str(error)) from error
                 if isinstance(error, LaunchFailed):
                     raise failure.LaunchRefused(str(error)) from error
                 raise

@@ -24,12 +24,15 @@ from helmr.host.hostd.watchdog import Watchdog
 from helmr.host.sandbox import mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.driver import Driver, Ending, Probe
+from helmr.host.sandbox.identity import parents, state_of
 from helmr.host.sandbox.process import WARNING, ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
 from helmr.protocol.errors import AlreadyRunning, SetupError
 
 DriverName = Literal["bubblewrap", "process"]
 SWEEP_SECONDS: Final = 5.0
+LOCK_ATTEMPTS: Final = 20
+LOCK_PAUSE_SECONDS: Final = 0.05
 
 _log = structlog.get_logger("helmr.hostd")
 
@@ -62,7 +65,7 @@ class Hostd:
     async def start(self) -> None:
         """Take the state folder, go on with the Computers in it, and listen. Raises `AlreadyRunning`, `SetupError`."""
         state = self.config.state
-        self._lock = take_folder(state)
+        self._lock = await _take_folder_soon(state)
         try:
             become_subreaper()
             if self.config.driver == "process":
@@ -200,6 +203,16 @@ class Hostd:
             _log.error("task.failed", error=repr(error), exc_info=error)
 
 
+async def _take_folder_soon(state: Path) -> int:
+    """As `take_folder`, but patient for a moment: a program that a killed hostd was about to start holds its lock until it is started."""
+    for _ in range(LOCK_ATTEMPTS):
+        try:
+            return take_folder(state)
+        except AlreadyRunning:
+            await asyncio.sleep(LOCK_PAUSE_SECONDS)
+    return take_folder(state)
+
+
 def take_folder(state: Path) -> int:
     """Lock the state folder for this process; the descriptor that holds the lock. Raises `AlreadyRunning`, `SetupError`."""
     try:
@@ -223,7 +236,5 @@ def become_subreaper() -> None:
 
 
 def zombie_children() -> set[int]:
-    from helmr.host.sandbox.identity import parents, state_of
-
     own = os.getpid()
     return {pid for pid, parent in parents().items() if parent == own and state_of(pid) == "Z"}

@@ -19,6 +19,7 @@ from helmr.host.hostd.rpc import Connection, WithDescriptor
 from helmr.host.sandbox import hostbase
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.cgroups import CgroupFailed
+from helmr.host.sandbox.crowds import CrowdFailed
 from helmr.host.sandbox.driver import ComputerSpec, Unsupported
 from helmr.host.sandbox.identity import boot_id
 from helmr.host.sandbox.images import LayerStore
@@ -78,7 +79,7 @@ class Methods:
             return await handler(connection, params)
         except Unsupported as error:
             raise failure.NotSupported(str(error)) from error
-        except (LaunchFailed, CgroupFailed) as error:
+        except (LaunchFailed, CgroupFailed, CrowdFailed) as error:
             raise failure.LaunchRefused(str(error)) from error
         except HelmrError as error:
             raise _Told(error) from error
@@ -133,7 +134,11 @@ class Methods:
         seconds = params.get("seconds")
         if not isinstance(names, list) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
             raise failure.InvalidRequest('A lease has "computers", a list, and "seconds", at most an hour.')
-        running = [name for name in map(str, cast("list[Any]", names)) if (found := self._hostd.computers.get(name)) is not None and found.is_running]
+        running = [
+            name
+            for name in map(str, cast("list[Any]", names))
+            if (found := self._hostd.computers.get(name)) is not None and found.is_running
+        ]
         await self._hostd.watchdog.lease(running, float(seconds))
         return {}
 

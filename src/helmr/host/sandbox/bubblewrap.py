@@ -9,19 +9,18 @@ import json
 import os
 import platform
 import shutil
-import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from helmr.host.sandbox import hostbase, interior, seccomp
+from helmr.host.sandbox import crowds, hostbase, interior, seccomp
 from helmr.host.sandbox.binary import find_bubblewrap
 from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
 from helmr.host.sandbox.driver import ComputerSpec, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
 from helmr.host.sandbox.grouping import ComputerGroups
 from helmr.host.sandbox.guestfiles import ensure_runtime
-from helmr.host.sandbox.identity import boot_id, identify, is_alive, parents, pid_namespace
+from helmr.host.sandbox.identity import boot_id, identify, is_alive, parents, pid_namespace, state_of
 from helmr.host.sandbox.plan import Identity, LaunchPlan
 from helmr.host.sandbox.ranges import choose_range
 from helmr.host.sandbox.removal import remove_tree
@@ -83,6 +82,7 @@ class Bubblewrap:
         if not host_base:
             return []
         target = self._state / "bases" / hostbase.fingerprint()
+        self._overlay = self._root or await self._try_overlay()
         async with self._base_lock:
             if not target.is_dir():
                 await self._make_base(target)
@@ -107,8 +107,14 @@ class Bubblewrap:
 
     async def create(self, spec: ComputerSpec, taken: Sequence[ComputerSpec]) -> ComputerSpec:
         folder = Path(spec.folder)
+        base = await self.base_layers(host_base=spec.host_base)
+        spec = dataclasses.replace(spec, base=base[0].name if base else "")
         for name in ("run", "bundles", "disk", "disk/upper", "disk/work"):
             (folder / name).mkdir(exist_ok=True)
+        if not self.overlay:
+            if spec.layers or not base:
+                raise LaunchFailed("This user can't mount an overlay on this host, so only from_host() images without steps run here.")
+            await asyncio.to_thread(shutil.copytree, base[0], folder / "disk/upper", symlinks=True, dirs_exist_ok=True)
         if not self._root:
             return spec
         self._used = {other.first_id for other in taken if other.first_id is not None}
@@ -128,7 +134,7 @@ class Bubblewrap:
 
     async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
         folder = Path(spec.folder)
-        base = await self.base_layers(host_base=spec.host_base)
+        base = await self._pinned_base(spec)
         layers = (*(str(path) for path in base), *spec.layers)
         if not layers:
             raise LaunchFailed("The image has no layers.")
@@ -146,7 +152,7 @@ class Bubblewrap:
             work=str(folder / "disk/work"),
             hostname=f"c-{spec.computer[-12:]}",
             argv=tuple(argv or supervisor),
-            environment=interior.variables(host_base=spec.host_base) | dict(spec.variables),
+            environment=interior.variables(host_base=spec.host_base) | dict(spec.variables) | {crowds.MARK: spec.mark},
             cwd="/",
             first_id=spec.first_id,
             overlay=self.overlay,
@@ -181,35 +187,42 @@ class Bubblewrap:
             async with asyncio.timeout(_MONITOR_SECONDS):
                 if is_alive(running.monitor):
                     await when_ended(running.monitor.pid)
-        for identity in (running.monitor, running.pid1):
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(identity.pid, os.WNOHANG)
-        return _read_ending(Path(spec.folder) / "status.json")
+        # A hostd that was restarted is not its parent; then bubblewrap's own note tells, which it only writes for an ordinary exit.
+        code = _reaped(running.monitor.pid)
+        _reaped(running.pid1.pid)
+        ending = _ending(code) if code is not None else _read_ending(Path(spec.folder) / "status.json")
+        groups = self._groups(spec)
+        return dataclasses.replace(ending, out_of_memory=groups.supervisor_killed() if groups is not None else None)
 
     async def end(self, spec: ComputerSpec, running: Running | None) -> int:
         groups = self._groups(spec)
         if groups is not None:
             return await groups.end()
-        if running is None or running.boot != boot_id() or not is_alive(running.pid1):
-            return 0
-        members = self._members(running)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(running.pid1.pid, signal.SIGKILL)
-        await when_ended(running.pid1.pid)
-        return len(members)
+        known = running is not None and running.boot == boot_id() and is_alive(running.pid1)
+        return await crowds.kill(lambda: self._members(running if known else None) | crowds.marked(spec.mark))
 
     async def destroy(self, spec: ComputerSpec) -> None:
         await asyncio.to_thread(remove_tree, Path(spec.folder))
 
     async def freeze(self, spec: ComputerSpec, running: Running) -> None:
-        await self._required(spec).freeze()
+        groups = self._groups(spec)
+        if groups is not None:
+            await groups.freeze()
+        else:
+            await crowds.stop(lambda: self._members(running))
 
     async def thaw(self, spec: ComputerSpec, running: Running) -> None:
-        await self._required(spec).thaw()
+        groups = self._groups(spec)
+        if groups is not None:
+            await groups.thaw()
+        else:
+            await crowds.go_on(lambda: self._members(running))
 
     async def stats(self, spec: ComputerSpec, running: Running) -> Usage:
         groups = self._groups(spec)
-        return groups.usage() if groups is not None else Usage(pids=len(self._members(running)))
+        if groups is not None:
+            return groups.usage()
+        return Usage(pids=len(self._members(running)), frozen=state_of(running.pid1.pid) == "T")
 
     # --- scopes ---
 
@@ -255,20 +268,31 @@ class Bubblewrap:
 
     # --- details ---
 
-    def _groups(self, spec: ComputerSpec) -> ComputerGroups | None:
-        return ComputerGroups(self._hierarchies, spec.computer) if self._hierarchies.any else None
+    async def _pinned_base(self, spec: ComputerSpec) -> list[Path]:
+        """The base that the Computer was made with: the host may have been upgraded since, and an overlay's lower must not change."""
+        if not spec.base or spec.base == hostbase.fingerprint():
+            return await self.base_layers(host_base=spec.host_base)
+        target = self._state / "bases" / spec.base
+        if not target.is_dir():
+            raise BaseMissing(f"The Computer was made on the base {spec.base}; this host is {hostbase.fingerprint()}.")
+        return [target]
 
-    def _required(self, spec: ComputerSpec) -> ComputerGroups:
-        groups = self._groups(spec)
-        if groups is None:
-            raise Unsupported("Freezing needs a cgroup hierarchy that this user may write to.")
-        return groups
+    async def _try_overlay(self) -> bool:
+        if self._overlay is None:
+            from helmr.host.sandbox.probes import overlay_works
+
+            return await overlay_works(self._state)
+        return self._overlay
+
+    def _groups(self, spec: ComputerSpec) -> ComputerGroups | None:
+        return ComputerGroups(self._hierarchies, spec.mark) if self._hierarchies.any else None
 
     def _tree(self, spec: ComputerSpec) -> TreeScopes:
         return TreeScopes(Path(spec.folder) / "scopes")
 
-    def _members(self, running: Running) -> set[int]:
-        namespace = pid_namespace(running.pid1.pid)
+    def _members(self, running: Running | None) -> set[int]:
+        """The processes of the pid namespace of a Computer that runs."""
+        namespace = pid_namespace(running.pid1.pid) if running is not None else None
         return {pid for pid in parents() if pid_namespace(pid) == namespace} if namespace is not None else set()
 
     async def _make_base(self, target: Path) -> None:
@@ -285,6 +309,10 @@ class Bubblewrap:
             shutil.copyfile(cache, root / "etc/ld.so.cache")
             remove_tree(upper)
             root.rename(target)
+
+
+class BaseMissing(LaunchFailed):
+    """The Computer is bound to a base that this host doesn't have [A7]."""
 
 
 class _Over:
@@ -308,5 +336,21 @@ def _read_ending(status: Path) -> Ending:
         with contextlib.suppress(ValueError):
             code = json.loads(line).get("exit-code")
             if isinstance(code, int):
-                return Ending(signal=code - 128) if code > 128 else Ending(code=code)
+                return _ending(code)
     return Ending()
+
+
+def _ending(code: int) -> Ending:
+    """From an exit code that stands for pid 1's, 128 and more for signals."""
+    if code < 0:
+        return Ending()  # the outer process itself was killed
+    return Ending(signal=code - 128) if code > 128 else Ending(code=code)
+
+
+def _reaped(pid: int) -> int | None:
+    """The exit code of an ended child of ours; None for others."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if found else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,8 @@ class ComputerSpec:
     host_base: bool
     layers: tuple[str, ...] = ()
     """Folders of the image's layers, bottom first, without the base of a `from_host()` image."""
+    base: str = ""
+    """Fingerprint of the host base that it was made on; chosen by `create`."""
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the image's `env` steps set."""
     cpu: float = 1.0
@@ -45,6 +48,11 @@ class ComputerSpec:
     pids: int = 1024
     first_id: int | None = None
     """Host id of root inside; chosen by `create`."""
+
+    @property
+    def mark(self) -> str:
+        """What its processes and cgroups are told by on this host: unique also where daemons of other state folders run."""
+        return f"{self.computer}.{hashlib.sha256(self.folder.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

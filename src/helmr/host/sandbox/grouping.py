@@ -1,6 +1,6 @@
 """A Computer's cgroups: what lies where, and what is limited.
 
-`helmr/ID` is all of it, `helmr/ID/supervisor` pid 1, `helmr/ID/scopes/CHANNEL` a Session. The Template's memory and process limits lie on
+`helmr/MARK` is all of it, `helmr/MARK/supervisor` pid 1, `helmr/MARK/scopes/CHANNEL` a Session. The Template's memory and process limits lie on
 `scopes`, so that a Session that exhausts them can't take the supervisor with it; the whole has a little more (DESIGN 6).
 """
 
@@ -25,8 +25,8 @@ OOM_SCORE: Final = "500"
 class ComputerGroups:
     """The groups of one Computer. All calls are idempotent."""
 
-    def __init__(self, hierarchies: Hierarchies, computer: str) -> None:
-        self._whole = Group(hierarchies, f"{PARENT}/{computer}")
+    def __init__(self, hierarchies: Hierarchies, mark: str) -> None:
+        self._whole = Group(hierarchies, f"{PARENT}/{mark}")
         self._supervisor = self._whole.child("supervisor")
         self._scopes = self._whole.child("scopes")
 
@@ -101,6 +101,12 @@ class ComputerGroups:
 
     def usage(self) -> Usage:
         return self._whole.usage()
+
+    def supervisor_killed(self) -> OutOfMemory | None:
+        """Whether the memory limit took pid 1 or a zygote: the limit of the whole."""
+        if not self._supervisor.exists or not self._supervisor.oom_kills():
+            return None
+        return OutOfMemory(limit=self._whole.memory_limit() or 0, peak=self._whole.usage().memory_peak or 0)
 
     def processes(self) -> set[int]:
         return self._whole.processes()

@@ -81,6 +81,11 @@ async def probe_bubblewrap(state: Path, hierarchies: Hierarchies) -> list[Probe]
     return found
 
 
+async def overlay_works(state: Path) -> bool:
+    """Whether this user can run a sandbox over an overlay in `state`."""
+    return (await attempt("overlay", lambda: _sandbox(state, ("/usr/bin/true",)), "")).works
+
+
 async def attempt(name: str, action: Attempt, remedy: str) -> Probe:
     """One capability, tried under the time-out."""
     try:

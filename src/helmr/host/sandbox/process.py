@@ -6,20 +6,19 @@ A guest can read and do whatever hostd's user can. `probe` and the log say so lo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from helmr.host.sandbox import crowds
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.driver import ComputerSpec, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
 from helmr.host.sandbox.guestfiles import ensure_runtime
-from helmr.host.sandbox.identity import boot_id, descendants, identify, is_alive, parents, state_of
+from helmr.host.sandbox.identity import boot_id, descendants, identify, is_alive, state_of
 from helmr.host.sandbox.plan import Identity
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed, spawn, when_ended
@@ -27,9 +26,7 @@ from helmr.host.sandbox.supervision import supervisor_argv
 from helmr.host.sandbox.treescopes import TreeScopes
 
 WARNING: Final = "The process driver isolates nothing: Agents run as this user, on this machine, with its files and its network."
-MARK: Final = "HELMR_COMPUTER"
 _SOCKET_PATH_LIMIT: Final = 100
-_SETTLE_SECONDS: Final = 10.0
 
 
 class ProcessDriver:
@@ -79,7 +76,7 @@ class ProcessDriver:
             "HOME": str(folder / "disk/home"),
             "LANG": "C.UTF-8",
             **spec.variables,
-            MARK: spec.computer,
+            crowds.MARK: spec.mark,
         }
         try:
             pid = spawn(tuple(argv or supervisor), variables, log=folder / "launch.log")
@@ -99,7 +96,7 @@ class ProcessDriver:
         return Ending(code=code) if code >= 0 else Ending(signal=-code)
 
     async def end(self, spec: ComputerSpec, running: Running | None) -> int:
-        return await _kill_all(lambda: self._members(spec, running), f"The Computer {spec.computer}")
+        return await crowds.kill(lambda: self._members(spec, running))
 
     async def destroy(self, spec: ComputerSpec) -> None:
         run = Path(spec.folder) / "run"
@@ -108,10 +105,10 @@ class ProcessDriver:
         await asyncio.to_thread(remove_tree, Path(spec.folder))
 
     async def freeze(self, spec: ComputerSpec, running: Running) -> None:
-        await self._signal_all(spec, running, signal.SIGSTOP, stopped=True)
+        await crowds.stop(lambda: self._members(spec, running))
 
     async def thaw(self, spec: ComputerSpec, running: Running) -> None:
-        await self._signal_all(spec, running, signal.SIGCONT, stopped=False)
+        await crowds.go_on(lambda: self._members(spec, running))
 
     async def stats(self, spec: ComputerSpec, running: Running) -> Usage:
         return Usage(pids=len(self._members(spec, running)), frozen=state_of(running.pid1.pid) == "T")
@@ -153,40 +150,4 @@ class ProcessDriver:
         found: set[int] = set()
         if running is not None and running.boot == boot_id() and is_alive(running.pid1):
             found = {running.pid1.pid} | descendants(running.pid1.pid)
-        wanted = f"{MARK}={spec.computer}".encode()
-        for pid in parents().keys() - found:
-            try:
-                marked = wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-            if marked and identify(pid) is not None:
-                found.add(pid)
-        return found
-
-    async def _signal_all(self, spec: ComputerSpec, running: Running, number: signal.Signals, *, stopped: bool) -> None:
-        pause = 0.001
-        async with asyncio.timeout(_SETTLE_SECONDS):
-            while left := {pid for pid in self._members(spec, running) if (state_of(pid) == "T") != stopped and identify(pid)}:
-                for pid in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 0.05)
-
-
-async def _kill_all(members: Callable[[], set[int]], what: str) -> int:
-    """Kill until nothing is left, also what forks meanwhile; how many there were."""
-    killed: set[int] = set()
-    pause = 0.001
-    try:
-        async with asyncio.timeout(_SETTLE_SECONDS):
-            while left := {pid for pid in members() if identify(pid) is not None}:
-                for pid in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                killed |= left
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 0.05)
-    except TimeoutError:
-        raise LaunchFailed(f"{what} still has processes {_SETTLE_SECONDS:g} s after they were killed.") from None
-    return len(killed)
+        return found | crowds.marked(spec.mark)

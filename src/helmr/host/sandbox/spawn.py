@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +46,13 @@ async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int) -> Launc
         os.close(write)
     try:
         said = await _read_all(read, LAUNCH_SECONDS)
-    except TimeoutError:
-        os.kill(monitor, 9)
-        await reap(monitor)
-        raise LaunchFailed(f"bubblewrap said nothing within {LAUNCH_SECONDS:g} s. {_tail(log)}") from None
+    except BaseException as error:
+        # Until it has told its pid it waits for nobody: bubblewrap's child ends when its parent does.
+        os.kill(monitor, signal.SIGKILL)
+        await asyncio.shield(reap(monitor))
+        if isinstance(error, TimeoutError):
+            raise LaunchFailed(f"bubblewrap said nothing within {LAUNCH_SECONDS:g} s. {_tail(log)}") from None
+        raise
     finally:
         os.close(read)
     pid = _child_pid(said)

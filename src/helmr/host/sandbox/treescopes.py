@@ -5,13 +5,10 @@ Weaker than a cgroup: a process that clears its environment *and* loses its ance
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from helmr.host.sandbox import crowds
 from helmr.host.sandbox.identity import descendants, identify, is_alive
 from helmr.host.sandbox.plan import Identity
 
@@ -43,18 +40,9 @@ class TreeScopes:
 
     async def end(self, channel: int, members: Callable[[], set[int]]) -> int:
         """Kill all of the scope among the Computer's `members` until nothing is left; how many there were."""
-        killed: set[int] = set()
-        pause = 0.001
-        async with asyncio.timeout(10):
-            while found := self._find(channel, members()):
-                for pid in found:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                killed |= found
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 0.05)
+        ended = await crowds.kill(lambda: self._find(channel, members()))
         (self._folder / str(channel)).unlink(missing_ok=True)
-        return len(killed)
+        return ended
 
     def _find(self, channel: int, members: set[int]) -> set[int]:
         found: set[int] = set()
