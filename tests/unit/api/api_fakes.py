@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from helmr.protocol import errors
-from helmr.protocol.ids import new_id
+from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, InputSource, Page, Session, TurnState
 
 KEY = "hlmr_sk_test"
@@ -100,6 +100,8 @@ def deployment() -> Deployment:
 
 
 def known(session_id: str, turn_id: str | None = None) -> None:
+    """Texts that are no ids are a fault here, as they are to a database: the API must not let them through."""
+    assert is_id(session_id) and (turn_id is None or is_id(turn_id))
     if session_id != SESSION:
         raise errors.SessionNotFound()
     if turn_id is not None and turn_id != TURN:
@@ -311,6 +313,7 @@ class Operations:
 
     @staticmethod
     async def deployments_get(world: World, principal: Any, deployment_id: str) -> Deployment:
+        assert is_id(deployment_id)
         if deployment_id != DEPLOYMENT:
             raise errors.DeploymentNotFound()
         return deployment()

@@ -138,5 +138,4 @@ class Exchange:
 
     def _check_size(self, size: int, limit: int) -> None:
         if size > limit:
-            self.unread = True
             raise RequestTooLarge(f"The body is over {limit} bytes, the most that this operation takes.", limit=limit)
