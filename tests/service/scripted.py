@@ -79,6 +79,13 @@ class Process:
                 self.arrived.clear()
                 await self.arrived.wait()
 
+    async def began(self, turn: str) -> None:
+        """This Turn started; the same one may be told again after an attach (I5)."""
+        async with asyncio.timeout(5):
+            while turn not in self.started:
+                self.arrived.clear()
+                await self.arrived.wait()
+
     async def acknowledged(self, op: int) -> None:
         async with asyncio.timeout(5):
             while self.acked < op:

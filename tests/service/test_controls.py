@@ -41,7 +41,7 @@ async def test_a_turn_interrupt_marks_the_turn_and_the_next_one_runs_after_the_h
         process.settle(turn, "completed", result="too late", response=[])
         state = await h.turn(session, turn)
         assert state["status"] == "interrupted" and "result" not in state and "response" not in state
-        assert (await process.heard("turn.start", 3))["turn"]["id"] == following
+        await process.began(following)
         assert (await h.session(session))["holds"] == []
         kinds = await h.kinds(session)
         assert kinds[-4:] == ["turn.stopping", "turn.output", "turn.interrupted", "turn.running"]
@@ -79,7 +79,7 @@ async def test_a_session_interrupt_holds_and_each_hold_must_be_resumed(database,
         with pytest.raises(HoldNotFound):
             await control(h, "resume", session, first["hold_id"])
         await control(h, "resume", session, second["hold_id"])
-        assert (await process.heard("turn.start", 3))["turn"]["id"] == waiting
+        await process.began(waiting)
         assert process.started.count(turn) == 1
 
 
@@ -166,7 +166,7 @@ async def test_a_lost_process_interrupts_its_turn_and_a_new_one_serves_the_next(
         second = await h.host.next_process()
         assert second.channel != process.channel
         assert second.opened["recovery"] == {"kind": "reconstructed", "reason": "process_lost"}
-        assert (await second.heard("turn.start"))["turn"]["id"] == following
+        await second.began(following)
         kinds = await h.kinds(session)
         assert kinds.index("turn.output") < kinds.index("turn.interrupted")
 
@@ -231,7 +231,7 @@ async def test_a_handler_failure_is_marked_before_it_drains(database, tmp_path):
         assert state["status"] == "failed" and state["error"] == {"code": "handler_failed", "message": "boom"}
         assert (await h.kinds(session))[-2:] == ["turn.stopping", "turn.failed"]
         follow = (await h.enqueue(session))["id"]
-        assert (await process.heard("turn.start", 3))["turn"]["id"] == follow
+        await process.began(follow)
 
 
 async def test_a_deadline_fails_the_turn_without_a_hold(database, tmp_path):
@@ -330,7 +330,7 @@ async def test_a_worker_silent_beyond_lease_and_grace_loses_its_turns(database, 
         stop = await h.host.told("computer.stop")
         assert stop["computer"] in h.host.computers
         second = await h.host.next_process()
-        assert (await second.heard("turn.start"))["turn"]["id"] == queued
+        await second.began(queued)
         assert second.opened["recovery"] == {"kind": "reconstructed", "reason": "worker_lost"}
 
 

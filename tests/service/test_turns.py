@@ -171,4 +171,4 @@ async def test_a_turn_goes_on_while_no_control_plane_holds_its_link(database, tm
         assert (await h.turn(session, turn, 0))["status"] == "running"
         h.host.connect()
         assert (await h.turn(session, turn))["result"] == 1
-        assert (await process.heard("turn.start", 3))["turn"]["id"] == queued["id"]
+        await process.began(queued["id"])

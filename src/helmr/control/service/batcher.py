@@ -150,11 +150,11 @@ class Batcher:
         except DatabaseUnavailable as error:
             await self._away(entries, error)
             return
-        except asyncpg.PostgresError as error:
+        except (asyncpg.PostgresError, asyncpg.DataError, ValueError, TypeError) as error:
             if len(entries) == 1:
                 self._broken(entries[0], error)
                 return
-            log.warning("a batch failed; its items are run singly", items=len(entries), error=str(error))
+            log.warning("a batch failed; its items are run singly", items=len(entries), error=repr(error))
             for entry in entries:
                 await self._flush_some([entry], wait=True)
             return
@@ -187,7 +187,7 @@ class Batcher:
                 entry.busy += 1
                 again.append(entry)
             else:
-                entry.done(outcome)
+                self._done(entry, outcome)
         self._waiting.extendleft(reversed(again))
 
     async def _away(self, entries: list[_Entry], error: DatabaseUnavailable) -> None:
@@ -205,10 +205,17 @@ class Batcher:
         elif kept:
             self._waiting.clear()
 
-    def _broken(self, entry: _Entry, error: asyncpg.PostgresError) -> None:
+    def _broken(self, entry: _Entry, error: Exception) -> None:
         """One item alone is refused by the database: a bug, or a value that the checks before it should have refused."""
-        log.error("an item could not be stored", item=type(entry.item).__name__, session=entry.item.session_id, error=str(error))
+        log.error("an item could not be stored", item=type(entry.item).__name__, session=entry.item.session_id, error=repr(error))
         if entry.failed is not None:
             entry.failed(InternalError())
         else:
-            entry.done(Flushed("stale", 0, _EPOCH, None, None, None, 0, "broken"))
+            self._done(entry, Flushed("stale", 0, _EPOCH, None, None, None, 0, "broken"))
+
+    def _done(self, entry: _Entry, outcome: Flushed) -> None:
+        """Tell one item. A fault in what it does then must not stop the others."""
+        try:
+            entry.done(outcome)
+        except Exception:
+            log.exception("what follows a flush failed", session=entry.item.session_id)

@@ -51,7 +51,7 @@ class Creations:
             fault_point("before_commit:create")
             found = await create(self._database, [item for item, _ in taken], self._origin())
             fault_point("after_commit:create")
-        except asyncpg.PostgresError as error:
+        except (asyncpg.PostgresError, asyncpg.DataError, ValueError, TypeError) as error:
             if len(taken) > 1:
                 log.warning("a batch of creations failed; they are run singly", items=len(taken), error=str(error))
                 for pair in taken:

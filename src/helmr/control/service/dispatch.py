@@ -18,7 +18,7 @@ from helmr.control.service.controls import Controls
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.frames_up import FrameRefused, Up
 from helmr.control.service.guests import Guest, Seat
-from helmr.control.service.launching import open_payload
+from helmr.control.service.launching import session_start
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.processes import Processes, cleanup_left
 from helmr.control.store.flush import Admit, Append, Claim, Flushed, NextTurn, Settle
@@ -26,11 +26,13 @@ from helmr.control.store.pool import Connection
 from helmr.control.store.queries import messages, processes, sessions, turns
 from helmr.protocol import frames, jsontext
 from helmr.protocol.errors import DatabaseUnavailable
+from helmr.protocol.ids import is_id
 from helmr.protocol.limits import CLEANUP_SECONDS, TURN_OUTPUT_BYTES
 from helmr.protocol.link import control
 
 _HOT: Final = frozenset({"turn.output", "turn.settled"})
 _GRACE: Final = 0.5
+_MOST_OPS: Final = (1 << 53) - 1
 
 log = structlog.get_logger("helmr.dispatch")
 
@@ -102,6 +104,22 @@ class Dispatcher:
         guest.queue.append((0, then))
         self._drain(guest)
 
+    async def look(self, seat: Seat) -> None:
+        """Compare what the Computer's processes were told with the database, and tell again what differs (I6)."""
+        async with self._core.database.connection() as connection:
+            rows = await processes.alive_briefly(connection, computer_id=seat.computer_id)
+        for row in rows if seat.attached else ():
+            guest = seat.guests.get(row["channel"])
+            turn = None if row["running_turn"] is None else str(row["running_turn"])
+            if (
+                (guest is None and row["process"] == "starting")
+                or (guest is not None and turn not in (None, guest.turn_id, guest.last_turn))
+                or (guest is not None and row["stop_cause"] is not None and guest.stopped != turn)
+                or (guest is not None and row["process"] == "ending" and not guest.ended)
+                or row["loose"]
+            ):
+                self.sync_session(str(row["id"]))
+
     # --- the Reactor ------------------------------------------------------------------------------------------------------
 
     def sync_session(self, session_id: str) -> None:
@@ -140,6 +158,9 @@ class Dispatcher:
             guest = seat.guests.get(frame.channel)
             if guest is None or guest.lost or not frame.payload:
                 continue
+            if frame.op > _MOST_OPS:
+                self._refuse(guest, "an operation number is out of range")
+                continue
             try:
                 self._on_frame(guest, frame.op, frame.payload)
             except FrameRefused as error:
@@ -164,6 +185,8 @@ class Dispatcher:
             self._drain(guest)
 
     def _hot(self, guest: Guest, op: int, frame: Up) -> None:
+        if not is_id(frame.turn):
+            raise FrameRefused("a frame names no Turn")
         if frame.t == "turn.output":
             data = frames_up.content(frame.content)
             guest.output_bytes += len(data)
@@ -334,7 +357,7 @@ class Dispatcher:
             if row["process"] == "starting" and row["channel"] not in seat.starting:
                 guest = self._meet(seat, row)
                 seat.starting.add(guest.number)
-                seat.link.send(self._start_message(seat, row))
+                seat.link.send(session_start(seat, row, await self._manifests.load(connection, row["deployment_id"])))
             if guest is None or guest.lost:
                 return
             now = await connection.fetchval("SELECT clock_timestamp()")
@@ -419,6 +442,8 @@ class Dispatcher:
 
     async def _locate(self, guest: Guest, frame: Up) -> None:
         """Outputs whose sequence the guest lost with a connection: found by their place in the Turn."""
+        if not is_id(frame.turn):
+            return
         async with self._core.database.connection() as connection:
             for op, nth in frame.outputs[:1024]:
                 sequence = await events_nth(connection, guest.session_id, frame.turn, nth)
@@ -439,10 +464,6 @@ class Dispatcher:
         guest.seat.guests.pop(guest.number, None)
         if self._guests.get(guest.session_id) is guest:
             del self._guests[guest.session_id]
-
-    def _start_message(self, seat: Seat, row: Any) -> bytes:
-        manifest = self._manifests.of(str(row["deployment_id"]), row["manifest"])
-        return open_payload(seat, row, manifest)
 
 
 def _members(guest: Guest, item: Settle, flushed: Flushed) -> dict[str, Any]:

@@ -17,6 +17,9 @@ class FrameRefused(Exception):
     """The frame breaks the protocol; its process must end."""
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+
+
 class Up(msgspec.Struct):
     """One frame upwards; `t` says which members count."""
 
@@ -33,9 +36,9 @@ class Up(msgspec.Struct):
     reason: str = ""
     delivery: str = ""
     question: msgspec.Raw = _ABSENT
-    ask: int = 0
+    ask: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
     detail: str = ""
-    outputs: list[tuple[int, int]] = []
+    outputs: list[tuple[_Number, _Number]] = []
 
 
 class _Text(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from helmr.protocol.link import control
 from helmr.protocol.manifest import Manifest
 
 
-def open_payload(seat: Seat, row: Any, manifest: Manifest) -> bytes:
+def session_start(seat: Seat, row: Any, manifest: Manifest) -> bytes:
     """The `session.start` message for a row of `alive_session`."""
     agent = agent_of(manifest, row["agent"])
     session: dict[str, Any] = {"id": str(row["id"])}

@@ -38,6 +38,8 @@ class WorkerEnd:
     def __init__(self, links: Links, link: Link) -> None:
         self.link = link
         self.worker_id: str | None = None
+        self.said_id = ""
+        """The id that the worker keeps for itself; its name finds its row again should it lose that."""
         self.name = ""
         self.seats: dict[int, Seat] = {}
         self.early: dict[int, list[bytes]] = {}
@@ -91,6 +93,7 @@ class WorkerEnd:
         finally:
             self.closed = True
             self._links.ended(self)
+            self.link.close("this end has ended")
 
     async def _handle(self, said: Mapping[str, Any]) -> None:
         while True:
@@ -148,6 +151,15 @@ class Links:
             if end is not None:
                 self._send_start(end, row)
 
+    async def rest(self) -> None:
+        """Stop the running Computers here whose Sessions are all closed and gone: they hold capacity for nobody. Their files stay [C10]."""
+        for end in list(self._ends.values()):
+            for seat in list(end.seats.values()):
+                if not seat.guests and await self._processes.computer_rests(seat.computer_id, seat.fence):
+                    self.dispatcher.remove_seat(seat)
+                    end.seats.pop(seat.slot, None)
+                    end.link.send(control("computer.stop", computer=seat.computer_id, fence=seat.fence))
+
     async def handle(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         kind = said.get("t")
         if kind == "hello":
@@ -201,10 +213,13 @@ class Links:
                 )
             )
         old = self._ends.get(worker_id)
+        if old is not None and old is not end and old.said_id != worker["id"]:
+            end.link.close(f"a worker named {worker['name']!r} is connected already: give this one another name")
+            return
         if old is not None and old is not end:
             self.ended(old)
             old.link.close("the worker said hello on another link")
-        end.worker_id, end.name = worker_id, worker["name"]
+        end.worker_id, end.said_id, end.name = worker_id, worker["id"], worker["name"]
         self._ends[worker_id] = end
         end.link.send(
             control("welcome", worker=worker_id, lease_seconds=LEASE_SECONDS, renew_seconds=RENEW_SECONDS, control_plane=self._plane_id)
@@ -363,3 +378,5 @@ class Links:
         for row in rows:
             if row["residency"] == "starting":
                 self._send_start(end, row)
+        for seat in list(end.seats.values()):
+            await self.dispatcher.look(seat)

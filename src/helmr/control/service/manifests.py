@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from helmr.control.store.pool import Connection
+from helmr.control.store.queries import deployments
 from helmr.protocol import jsontext
 from helmr.protocol.errors import AgentNotFound
 from helmr.protocol.manifest import AgentManifest, Manifest, TemplateManifest
@@ -26,6 +28,14 @@ class Manifests:
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return manifest
+
+    async def load(self, connection: Connection, deployment_id: object) -> Manifest:
+        """The manifest of a Deployment that exists, read only when it isn't known yet."""
+        manifest = self._kept.get(str(deployment_id))
+        if manifest is not None:
+            return manifest
+        data: bytes = await deployments.manifest_of(connection, id=deployment_id)
+        return self.of(str(deployment_id), data)
 
 
 def agent_of(manifest: Manifest, agent: str) -> AgentManifest:

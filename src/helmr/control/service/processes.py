@@ -173,6 +173,20 @@ class Processes:
         for session_id, channel in await self._core.write("computer_lost", work):
             await self.ended(session_id, channel, "process_lost", message=(error or {}).get("message"))
 
+    async def computer_rests(self, computer_id: str, fence: int) -> bool:
+        """Make a running Computer cold that has no open Session and no process. False when it has, or has moved on."""
+
+        async def work(connection: Connection, effects: Effects) -> bool:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["fence"] != fence or computer["residency"] != "running":
+                return False
+            if await computers.in_use(connection, computer_id=computer_id):
+                return False
+            await computers.set_residency(connection, id=computer_id, residency="cold", error=None)
+            return True
+
+        return await self._core.write("computer_rests", work)
+
     async def computer_failed(self, computer_id: str, fence: int, error: dict[str, Any]) -> None:
         """The Computer could not be started: a failed start for each Session that waits for it, with its back-off and strikes [S14]."""
 
@@ -236,8 +250,7 @@ class Processes:
         """The Session's Computer, made from its pinned Template on the first input [C1]."""
         if session["computer_id"] is not None:
             return await computers.lock_computer(connection, id=session["computer_id"])
-        data = await connection.fetchval("SELECT manifest FROM deployments WHERE id = $1", session["deployment_id"])
-        template = template_of(self._manifests.of(str(session["deployment_id"]), data), session["template"])
+        template = template_of(await self._manifests.load(connection, session["deployment_id"]), session["template"])
         computer_id = new_id()
         await computers.insert_computer(
             connection,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
+
 from helmr.control.store.pool import Database
 from helmr.control.store.queries import turns
 from helmr.protocol.errors import HelmrError
@@ -32,7 +34,7 @@ class Reads:
             try:
                 async with self._database.connection() as connection:
                     rows = await turns.turns_by_id(connection, ids=list(waiting))
-            except HelmrError as error:
+            except (HelmrError, asyncpg.PostgresError, asyncpg.DataError) as error:
                 for futures in waiting.values():
                     for future in futures:
                         if not future.done():

@@ -251,8 +251,7 @@ class Sessions:
 
     async def _computer_facts(self, connection: Connection, row: Any) -> dict[str, Any]:
         if row["computer_id"] is None:
-            data = await connection.fetchval("SELECT manifest FROM deployments WHERE id = $1", row["deployment_id"])
-            template = template_of(self._manifests.of(str(row["deployment_id"]), data), row["template"])
+            template = template_of(await self._manifests.load(connection, row["deployment_id"]), row["template"])
             return {"wants_cpu": template.cpu, "wants_memory": template.memory}
         computer = await computers.computer_row(connection, id=row["computer_id"])
         worker = await computers.worker_row(connection, id=computer["worker_id"]) if computer["worker_id"] else None

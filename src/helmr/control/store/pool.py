@@ -38,6 +38,9 @@ def database_errors() -> Generator[None]:
     """Turn "the database is away" in any form into `DatabaseUnavailable`."""
     try:
         yield
+    except asyncpg.DataError:
+        # An InterfaceError by inheritance, but it says that a value can't be encoded: the caller's fault, not the database's.
+        raise
     except _AWAY as error:
         raise DatabaseUnavailable(f"The database is away: {error or type(error).__name__}.") from error
 

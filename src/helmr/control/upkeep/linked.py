@@ -1,4 +1,4 @@
-"""What this control plane's workers should be told is looked for again, and builds that wait for one are begun (I6)."""
+"""What this plane's workers should be told is looked for again, builds are begun, unused Computers are stopped (I6), [C10]."""
 
 from __future__ import annotations
 
@@ -14,5 +14,6 @@ class Linked:
 
     async def run(self) -> bool:
         self._plane.links.poke()
+        await self._plane.links.rest()
         self._plane.deployments.build_pending()
         return False

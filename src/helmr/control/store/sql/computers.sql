@@ -69,3 +69,6 @@ SELECT count(*) FROM workers WHERE lease_until > clock_timestamp();
 
 -- name: worker_row(id)^
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id;
+
+-- name: in_use(computer_id)$
+SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none'));

@@ -42,3 +42,6 @@ UPDATE environments SET current_deployment_id = :deployment_id WHERE id = :envir
 -- name: list_deployments(environment_id, before, count)
 SELECT id, digest, status, error, manifest, created_at FROM deployments
 WHERE environment_id = :environment_id AND (:before::uuid IS NULL OR id < :before) ORDER BY id DESC LIMIT :count;
+
+-- name: manifest_of(id)$
+SELECT manifest FROM deployments WHERE id = :id;

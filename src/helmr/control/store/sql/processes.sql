@@ -44,12 +44,15 @@ SELECT id, computer_id, channel FROM sessions WHERE end_deadline_at IS NOT NULL 
 
 -- name: alive_on(computer_id)
 -- What a Computer's Sessions should know: those with a process.
-SELECT s.*, d.manifest FROM sessions s JOIN deployments d ON d.id = s.deployment_id
-WHERE s.computer_id = :computer_id AND s.process <> 'none' ORDER BY s.id;
+SELECT * FROM sessions WHERE computer_id = :computer_id AND process <> 'none' ORDER BY id;
 
 -- name: alive_session(id)^
-SELECT s.*, d.manifest FROM sessions s JOIN deployments d ON d.id = s.deployment_id WHERE s.id = :id AND s.process <> 'none';
+SELECT * FROM sessions WHERE id = :id AND process <> 'none';
 
 -- name: start_failed(id, strikes, retry_ms)!
 UPDATE sessions
 SET strikes = :strikes, attempt = attempt + 1, retry_at = clock_timestamp() + :retry_ms * interval '1 millisecond' WHERE id = :id;
+
+-- name: alive_briefly(computer_id)
+-- What a control plane compares with what it has told.
+SELECT id, channel, process, running_turn, stop_cause, loose FROM sessions WHERE computer_id = :computer_id AND process <> 'none';
