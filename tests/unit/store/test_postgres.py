@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -25,8 +26,21 @@ def embedded(folder: Path) -> EmbeddedPostgres:
     return EmbeddedPostgres(PostgresConfig(folder=folder / "postgres", system=folder / "system", stop_seconds=10))
 
 
+@pytest.fixture(scope="module")
+async def made() -> AsyncIterator[Path]:
+    """A folder with a database that was made once and stopped, for tests to copy."""
+    folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
+    folder.chmod(0o711)
+    server = embedded(folder)
+    await server.start()
+    await server.stop()
+    yield server.folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture
-async def postgres(open_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
+async def postgres(open_folder: Path, made: Path) -> AsyncIterator[EmbeddedPostgres]:
+    subprocess.run(["cp", "-a", str(made), str(open_folder / "postgres")], check=True)
     server = embedded(open_folder)
     await server.start()
     yield server
@@ -55,7 +69,7 @@ async def test_commits_survive_a_killed_server(postgres: EmbeddedPostgres) -> No
     connection = await asyncpg.connect(postgres.dsn())
     await connection.execute("CREATE TABLE kept (value text); INSERT INTO kept VALUES ('here')")
     os.kill(await pid_of(postgres.dsn()), signal.SIGKILL)
-    await connection.close()
+    connection.terminate()
     dsn = await postgres.start()
     assert not postgres.adopted
     connection = await asyncpg.connect(dsn)
@@ -171,9 +185,8 @@ def test_a_user_that_the_machine_does_not_list_has_a_database_too(open_folder: P
     assert (done.stdout, done.returncode) == ("12345\n", 0), done.stderr
 
 
-async def test_a_start_that_died_while_making_the_database_does_no_harm(open_folder: Path) -> None:
-    server = embedded(open_folder)
-    await server.start()
+async def test_a_start_that_died_while_making_the_database_does_no_harm(postgres: EmbeddedPostgres) -> None:
+    server = postgres
     await server.stop()
     server.data.rename(server.folder / "data.new")
     (server.folder / "data.new" / "PG_VERSION").unlink()
@@ -181,7 +194,6 @@ async def test_a_start_that_died_while_making_the_database_does_no_harm(open_fol
     connection = await asyncpg.connect(server.dsn())
     assert await connection.fetchval("SELECT 1") == 1
     await connection.close()
-    await server.stop()
 
 
 async def test_a_pid_file_that_names_another_program_is_no_obstacle(postgres: EmbeddedPostgres) -> None:
