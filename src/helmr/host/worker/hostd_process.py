@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Final, Literal
@@ -57,14 +59,37 @@ class HostdProcess:
             logger.info("hostd.started", pid=self._pid, state=str(self.folder), driver=self._driver)
             try:
                 async with asyncio.timeout(START_SECONDS):
-                    while not await self._answers():
-                        status = self._reap()
-                        if status is not None and not await self._answers():
-                            raise SetupError(f"hostd ended with {status}: {await asyncio.to_thread(_tail, log)}", hint=f"Its log is {log}.")
-                        await asyncio.sleep(0.02)
+                    await self._settled(log)
             except TimeoutError:
                 tail = await asyncio.to_thread(_tail, log)
                 raise SetupError(f"hostd did not answer within {START_SECONDS:.0f} s: {tail}", hint=f"Its log is {log}.") from None
+
+    async def _settled(self, log: Path) -> None:
+        """Wait until a hostd answers and the one started here is either that one or has ended.
+
+        Two that are started at once agree by their lock; a straggler that came up after a later shutdown would undo it.
+        """
+        while True:
+            answers, status = await self._answers(), self._reap()
+            if answers and (self._pid is None or await asyncio.to_thread(self._listener) == self._pid):
+                return
+            if status is not None and not answers and not await self._answers():
+                raise SetupError(f"hostd ended with {status}: {await asyncio.to_thread(_tail, log)}", hint=f"Its log is {log}.")
+            await asyncio.sleep(0.02)  # neither a socket that isn't there nor another's process gives an event
+
+    def _listener(self) -> int | None:
+        """The pid that listens on the socket; the one started here where the system doesn't tell."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return self._pid
+        folder = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.connect(f"/proc/self/fd/{folder}/hostd.sock")  # a path of any length: the kernel takes 107 bytes
+                return int(struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+        except OSError:
+            return None
+        finally:
+            os.close(folder)
 
     @property
     def _socket(self) -> Path:
