@@ -52,6 +52,9 @@ class Listener:
             listening = socket.socket(family, kind, protocol)
             try:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if hasattr(socket, "TCP_USER_TIMEOUT"):
+                    # Inherited by what is accepted: a peer that takes nothing for a minute is given up by the kernel.
+                    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
                 listening.bind(address)
                 listening.listen(2048)
                 listening.setblocking(False)

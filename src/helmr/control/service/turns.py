@@ -80,15 +80,14 @@ class Turns:
     async def get(self, principal: Principal, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
         """A TurnState's JSON: now, or once it settled, or after the wait. Holds no connection while it waits."""
         principal.require("sessions.read")
-        if not is_id(turn_id) or not is_id(session_id):
-            raise TurnNotFound()
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_seconds
         while True:
             future = self._core.hub.expect(session_id, turn_id) if wait_seconds > 0 else None
             try:
-                row = await self._reads.turn(turn_id)
+                row = await self._reads.turn(turn_id) if is_id(turn_id) else None
                 if row is None or str(row["session_id"]) != session_id or str(row["environment_id"]) != principal.environment_id:
+                    await self._kind(principal, session_id)
                     raise TurnNotFound()
                 if future is None or row["status"] in TERMINAL or loop.time() >= end:
                     return render.turn_state(row)
