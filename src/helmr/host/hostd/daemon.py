@@ -27,6 +27,7 @@ from helmr.host.sandbox.driver import Driver, Ending, Probe
 from helmr.host.sandbox.identity import parents, state_of
 from helmr.host.sandbox.process import WARNING, ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
+from helmr.host.sandbox.spawn import reaped
 from helmr.protocol.errors import AlreadyRunning, SetupError
 
 DriverName = Literal["bubblewrap", "process"]
@@ -192,8 +193,7 @@ class Hostd:
         while True:
             zombies = zombie_children()
             for pid in before & zombies:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+                reaped(pid)
             before = zombies - before
             await asyncio.sleep(SWEEP_SECONDS)
 

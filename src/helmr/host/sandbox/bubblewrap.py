@@ -25,7 +25,7 @@ from helmr.host.sandbox.plan import Identity, LaunchPlan
 from helmr.host.sandbox.ranges import choose_range
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.runner import BuildRunner
-from helmr.host.sandbox.spawn import LaunchFailed, launch, when_ended
+from helmr.host.sandbox.spawn import LaunchFailed, launch, reaped, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
 from helmr.host.sandbox.treescopes import TreeScopes
 
@@ -36,7 +36,7 @@ _MONITOR_SECONDS: Final = 2.0
 class Bubblewrap:
     """The driver over one state folder, of which it uses `bases/`, `runtime/` and each Computer's own folder.
 
-    As root each Computer gets its own range of host ids and cgroups; as an ordinary user one id, and no limits unless cgroups are delegated.
+    As root each Computer gets its own range of host ids and cgroups; as an ordinary user one id, and no limits without delegated cgroups.
     """
 
     name = "bubblewrap"
@@ -188,8 +188,8 @@ class Bubblewrap:
                 if is_alive(running.monitor):
                     await when_ended(running.monitor.pid)
         # A hostd that was restarted is not its parent; then bubblewrap's own note tells, which it only writes for an ordinary exit.
-        code = _reaped(running.monitor.pid)
-        _reaped(running.pid1.pid)
+        code = reaped(running.monitor.pid)
+        reaped(running.pid1.pid)
         ending = _ending(code) if code is not None else _read_ending(Path(spec.folder) / "status.json")
         groups = self._groups(spec)
         return dataclasses.replace(ending, out_of_memory=groups.supervisor_killed() if groups is not None else None)
@@ -345,12 +345,3 @@ def _ending(code: int) -> Ending:
     if code < 0:
         return Ending()  # the outer process itself was killed
     return Ending(signal=code - 128) if code > 128 else Ending(code=code)
-
-
-def _reaped(pid: int) -> int | None:
-    """The exit code of an ended child of ours; None for others."""
-    try:
-        found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return os.waitstatus_to_exitcode(status) if found else None

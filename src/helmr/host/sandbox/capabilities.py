@@ -5,9 +5,7 @@ They count inside the Computer's own user namespace only: towards the host its r
 
 from __future__ import annotations
 
-from typing import Final
-
-KEPT: Final = {
+KEPT = {
     "CAP_CHOWN": 0,
     "CAP_DAC_OVERRIDE": 1,
     "CAP_FOWNER": 3,
@@ -20,7 +18,7 @@ KEPT: Final = {
     "CAP_SYS_CHROOT": 18,
 }
 
-KEPT_NUMBERS: Final = frozenset(KEPT.values())
+KEPT_NUMBERS = frozenset(KEPT.values())
 
 
 def mask() -> int:

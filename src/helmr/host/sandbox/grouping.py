@@ -1,7 +1,7 @@
 """A Computer's cgroups: what lies where, and what is limited.
 
-`helmr/MARK` is all of it, `helmr/MARK/supervisor` pid 1, `helmr/MARK/scopes/CHANNEL` a Session. The Template's memory and process limits lie on
-`scopes`, so that a Session that exhausts them can't take the supervisor with it; the whole has a little more (DESIGN 6).
+`helmr/MARK` is all of it, `helmr/MARK/supervisor` pid 1, `helmr/MARK/scopes/CHANNEL` a Session. The Template's memory and process limits
+lie on `scopes`, so that a Session that exhausts them can't take the supervisor with it; the whole has a little more (DESIGN 6).
 """
 
 from __future__ import annotations

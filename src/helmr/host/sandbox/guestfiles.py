@@ -1,4 +1,4 @@
-"""The guest's side of Helmr, copied once per version out of the installation, so that Computers see neither the rest of it nor its changes."""
+"""The guest's side of Helmr, copied once per version, so that Computers see neither the rest of the installation nor its changes."""
 
 from __future__ import annotations
 

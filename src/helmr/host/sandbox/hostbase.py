@@ -46,6 +46,8 @@ _FOLDERS: Final = (
     ("workspace", 0o755),
 )
 
+_MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
 _ACCOUNTS: Final = (
     ("root", 0, "/root", "/bin/bash"),
     ("daemon", 1, "/usr/sbin", "/usr/sbin/nologin"),
@@ -90,14 +92,12 @@ _SECRET_LINE: Final = re.compile(rb"(?mi)^[^#\n]*(_auth|_password|_authToken|pas
 
 def linked_names() -> list[str]:
     """The top-level names that are links into /usr on this host (`bin`, `lib64`, ...)."""
-    return [name for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32") if os.path.islink(f"/{name}")]
+    return [name for name in _MERGED if os.path.islink(f"/{name}")]
 
 
 def folded_names() -> list[str]:
     """Those that are folders of their own on a host without a merged /usr, and are shown read-only like /usr."""
-    return [
-        name for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32") if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")
-    ]
+    return [name for name in _MERGED if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")]
 
 
 @cache

@@ -1,6 +1,6 @@
 """The launcher: a process that makes a Computer's namespaces and mounts, then becomes bubblewrap.
 
-hostd starts it as `python3 -I -S -c ...` with the plan on stdin, bubblewrap's information pipe as descriptor 3, and a log as stdout and stderr.
+hostd starts it as `python3 -I -S -c ...` with the plan on stdin, bubblewrap's information pipe as descriptor 3, and a log as its output.
 As root it works in a mount namespace of its own, so that every mount it makes ends with the sandbox and none is ever seen on the host:
 
 1. enter the Computer's cgroups;
@@ -9,17 +9,22 @@ As root it works in a mount namespace of its own, so that every mount it makes e
 4. enter the user namespace, shrink the capability bounding set, and exec bubblewrap, which does the rest without any privilege on the host.
 
 Paths that the guest can shape (below the overlay) are only walked in step 4.
+
+Its start is a part of every cold start, so it imports only what is in the interpreter or cheap: neither typing nor dataclasses nor json.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import marshal
 import os
 import sys
 
 from helmr.host.sandbox import capabilities, mounts
-from helmr.host.sandbox.plan import Bind, LaunchPlan, decode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from helmr.host.sandbox.plan import Bind, LaunchPlan
 
 INFO = 3
 """Descriptor of bubblewrap's --info-fd; hostd reads the other end."""
@@ -29,7 +34,7 @@ _STAGE = "/tmp"
 
 
 def main() -> None:
-    plan = decode(sys.stdin.buffer.read())
+    plan = _decode(sys.stdin.buffer.read())
     for procs in plan.cgroups:
         with open(procs, "w") as file:
             file.write(str(os.getpid()))
@@ -50,6 +55,19 @@ def main() -> None:
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.execve(executable, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], {})
+
+
+class _Told:
+    """Members by name, in the place of the plan's classes."""
+
+    def __init__(self, members: dict[str, object]) -> None:
+        self.__dict__ = members
+
+
+def _decode(data: bytes) -> LaunchPlan:
+    members = marshal.loads(data)
+    members["binds"] = tuple(_Told(bind) for bind in members["binds"])
+    return _Told(members)  # type: ignore[return-value]
 
 
 def _pass(path: str, flags: int) -> int:
@@ -162,9 +180,13 @@ def _shrink() -> None:
     """
     mounts.raise_inheritable()
     for number in range(64):
-        if number not in capabilities.KEPT_NUMBERS:
-            with contextlib.suppress(OSError):  # EINVAL: beyond this kernel's last capability
-                mounts.prctl(mounts.PR_CAPBSET_DROP, number)
+        if number in capabilities.KEPT_NUMBERS:
+            continue
+        try:
+            mounts.prctl(mounts.PR_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # beyond this kernel's last capability
+                raise
 
 
 def _arguments(plan: LaunchPlan, sources: list[str]) -> list[str]:

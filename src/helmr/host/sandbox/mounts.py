@@ -1,44 +1,40 @@
-"""The mount and namespace calls of Linux that Python 3.11 lacks, by ctypes. Standard library only: the launcher imports it without site-packages.
+"""The mount and namespace calls of Linux that Python 3.11 lacks, by ctypes. Only `os` and `ctypes`: the launcher
+imports it on the way of every cold start.
 
-Each call raises `OSError` with the call's name and paths. They act on the calling *thread's* process state, so they belong in a process that
-has one thread and nothing else to do.
+Each call raises `OSError` with the call's name and paths. They change the state of the calling process, so they
+belong in one that has a single thread and nothing else to do.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
-from typing import Final
 
-CLONE_NEWNS: Final = 0x00020000
-CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
 
-MS_RDONLY: Final = 0x1
-MS_NOSUID: Final = 0x2
-MS_NODEV: Final = 0x4
-MS_BIND: Final = 0x1000
-MS_REC: Final = 0x4000
-MS_PRIVATE: Final = 1 << 18
-MNT_DETACH: Final = 2
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
 
-ATTR_RDONLY: Final = 0x1
-ATTR_NOSUID: Final = 0x2
-ATTR_NODEV: Final = 0x4
-ATTR_IDMAP: Final = 0x00100000
+ATTR_RDONLY = 0x1
+ATTR_NOSUID = 0x2
+ATTR_NODEV = 0x4
+ATTR_IDMAP = 0x00100000
 
-_AT_FDCWD: Final = -100
-_AT_EMPTY_PATH: Final = 0x1000
-_AT_RECURSIVE: Final = 0x8000
-_OPEN_TREE_CLONE: Final = 1
-_OPEN_TREE_CLOEXEC: Final = os.O_CLOEXEC
-_MOVE_MOUNT_F_EMPTY_PATH: Final = 0x4
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 1
+_OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
 
 # The numbers of these three calls are the same on every architecture: they are younger than the unified table.
-_SYS_OPEN_TREE: Final = 428
-_SYS_MOVE_MOUNT: Final = 429
-_SYS_MOUNT_SETATTR: Final = 442
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_SYS_MOUNT_SETATTR = 442
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -84,11 +80,6 @@ def mount(source: str, target: str | os.PathLike[str], kind: str, flags: int = 0
     _check(result, f"mount {kind or source} on {os.fspath(target)} ({options or 'no options'})")
 
 
-def unmount(target: str | os.PathLike[str]) -> None:
-    """Detach the mount at `target` at once; what still uses it goes on."""
-    _check(_libc.umount2(_path(target), MNT_DETACH), f"umount {os.fspath(target)}")
-
-
 def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
@@ -98,8 +89,8 @@ def enter(namespace: int, kind: int) -> None:
     _check(_libc.setns(namespace, kind), "setns")
 
 
-PR_CAPBSET_DROP: Final = 24
-PR_SET_CHILD_SUBREAPER: Final = 36
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option: int, value: int) -> None:
@@ -114,8 +105,3 @@ def raise_inheritable() -> None:
     effective0, permitted0, _, effective1, permitted1, _ = struct.unpack("=6I", data.raw[:24])
     both = ctypes.create_string_buffer(struct.pack("=6I", effective0, permitted0, permitted0, effective1, permitted1, permitted1))
     _check(_libc.capset(header, both), "capset")
-
-
-def machine() -> str:
-    """The architecture's name as the kernel says it."""
-    return platform.machine()

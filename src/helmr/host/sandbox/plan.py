@@ -1,14 +1,10 @@
-"""What the launcher is told to do: a value that travels as JSON from hostd to the process that becomes the sandbox.
-
-Standard library only, and small: it is imported on the way of every cold start.
-"""
+"""What the launcher is told to do: a value that travels from hostd to the process that becomes the sandbox."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import marshal
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +53,8 @@ class LaunchPlan:
     """True: argv is pid 1 itself and reaps; False: bubblewrap's reaper is pid 1."""
 
     def encode(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self)).encode()
-
-
-def decode(data: bytes) -> LaunchPlan:
-    value: dict[str, Any] = json.loads(data)
-    value["binds"] = tuple(Bind(**bind) for bind in value["binds"])
-    for name in ("layers", "argv", "tmpfs", "sealed", "masked_files", "masked_folders", "cgroups"):
-        value[name] = tuple(value[name])
-    return LaunchPlan(**value)
+        """For `launch.py`, which the same Python runs: marshalled, since that needs no import there."""
+        return marshal.dumps(dataclasses.asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,7 @@ async def _sandbox(state: Path, argv: tuple[str, ...], *, filtered: bool = False
             if not seccomp.supported(platform.machine()):
                 raise ProbeFailed(f"there is no table for {platform.machine()}")
             program = str(scratch / "filter")
-            Path(program).write_bytes(seccomp.program(platform.machine()))
+            Path(program).write_bytes(seccomp.program(platform.machine()))  # noqa: ASYNC240 - a stat or a small file, nothing that blocks
         binary = find_bubblewrap()
         plan = LaunchPlan(
             bubblewrap=str(binary),

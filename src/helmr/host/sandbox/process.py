@@ -21,7 +21,7 @@ from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.identity import boot_id, descendants, identify, is_alive, state_of
 from helmr.host.sandbox.plan import Identity
 from helmr.host.sandbox.removal import remove_tree
-from helmr.host.sandbox.spawn import LaunchFailed, spawn, when_ended
+from helmr.host.sandbox.spawn import LaunchFailed, reaped, spawn, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
 from helmr.host.sandbox.treescopes import TreeScopes
 
@@ -49,7 +49,7 @@ class ProcessDriver:
         folder = Path(spec.folder)
         for name in ("bundles", "disk", "disk/workspace", "disk/home"):
             (folder / name).mkdir(exist_ok=True)
-        if not os.path.lexists(folder / "run"):
+        if not os.path.lexists(folder / "run"):  # noqa: ASYNC240 - a stat or a small file, nothing that blocks
             # The guest connects by path, and paths of sockets are short.
             if len(str(folder / "run/host.sock")) > _SOCKET_PATH_LIMIT:
                 (folder / "run").symlink_to(tempfile.mkdtemp(prefix="helmr-run-"))
@@ -88,11 +88,9 @@ class ProcessDriver:
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:
         if is_alive(running.pid1):
             await when_ended(running.pid1.pid)
-        try:
-            _, status = os.waitpid(running.pid1.pid, os.WNOHANG)
-        except ChildProcessError:
+        code = reaped(running.pid1.pid)
+        if code is None:
             return Ending()  # hostd was restarted meanwhile: it is no child of ours
-        code = os.waitstatus_to_exitcode(status)
         return Ending(code=code) if code >= 0 else Ending(signal=-code)
 
     async def end(self, spec: ComputerSpec, running: Running | None) -> int:
@@ -101,7 +99,7 @@ class ProcessDriver:
     async def destroy(self, spec: ComputerSpec) -> None:
         run = Path(spec.folder) / "run"
         if run.is_symlink():
-            await asyncio.to_thread(shutil.rmtree, os.path.realpath(run), ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, os.path.realpath(run), ignore_errors=True)  # noqa: ASYNC240 - a stat or a small file, nothing that blocks
         await asyncio.to_thread(remove_tree, Path(spec.folder))
 
     async def freeze(self, spec: ComputerSpec, running: Running) -> None:

@@ -18,7 +18,7 @@ class NoRangeLeft(Exception):
 
 
 def choose_range(name: str, taken: Collection[int], *, files: Path = Path("/etc")) -> int:
-    """The first id of a free range for the Computer `name`: by its name's hash, so that hosts daemons which don't know each other rarely meet.
+    """The first id of a free range for the Computer `name`: by its name's hash, so that daemons which don't know each other rarely meet.
 
     `taken` are first ids in use. Raises `NoRangeLeft`.
     """

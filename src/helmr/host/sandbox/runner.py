@@ -170,7 +170,7 @@ class BuildRunner:
             launched = await launch(plan, plan_file=plan_file, log=write)
         except LaunchFailed as error:
             os.set_blocking(read, False)
-            with open(read, "rb", buffering=0) as pipe:
+            with open(read, "rb", buffering=0) as pipe:  # noqa: ASYNC230 - a pipe or a small file, nothing that blocks
                 said = (pipe.read(4000) or b"").decode("utf-8", "replace").strip()
             raise LaunchFailed(f"{error} {said}") from None
         except BaseException:
@@ -179,7 +179,7 @@ class BuildRunner:
         finally:
             os.close(write)
         reader = asyncio.StreamReader(limit=1 << 20)
-        with open(read, "rb", buffering=0) as pipe:
+        with open(read, "rb", buffering=0) as pipe:  # noqa: ASYNC230 - a pipe or a small file, nothing that blocks
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
             try:
                 await _each_line(reader, log)

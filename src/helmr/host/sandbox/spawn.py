@@ -18,7 +18,16 @@ LAUNCH_SECONDS = 20.0
 
 SOURCE: Final = str(Path(__file__).resolve().parents[3])
 """The folder that holds our package, for processes of ours that start without site-packages."""
-_MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from helmr.host.sandbox.launch import main; main()"
+_MAIN: Final = """\
+import sys
+path = sys.argv[1]
+for name in ("helmr", "helmr.host", "helmr.host.sandbox"):
+    module = sys.modules[name] = type(sys)(name)
+    module.__path__ = [path + "/" + name.replace(".", "/")]
+from helmr.host.sandbox.launch import main
+main()
+"""
+# The packages are stood in for, so that what their own modules import costs no cold start anything.
 
 
 class LaunchFailed(Exception):
@@ -35,7 +44,7 @@ class Launched:
 
 async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int) -> Launched:
     """Start a sandbox. It outlives this process. Raises `LaunchFailed`; nothing of it runs then."""
-    plan_file.write_bytes(plan.encode())
+    plan_file.write_bytes(plan.encode())  # noqa: ASYNC240 - a stat or a small file, nothing that blocks
     read, write = os.pipe()
     try:
         monitor = _spawn(plan_file, write, log)
@@ -83,11 +92,17 @@ def spawn(
 async def reap(pid: int) -> int:
     """Wait for our child `pid`; its exit code, negative for a signal. -1000 when somebody else has reaped it."""
     await when_ended(pid)
+    code = reaped(pid)
+    return -1000 if code is None else code
+
+
+def reaped(pid: int) -> int | None:
+    """The exit code of an ended child of ours, negative for a signal; None for others, and for one that has been reaped."""
     try:
-        _, status = os.waitpid(pid, 0)
+        found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return -1000
-    return os.waitstatus_to_exitcode(status)
+        return None
+    return os.waitstatus_to_exitcode(status) if found else None
 
 
 async def when_ended(pid: int) -> None:
