@@ -1,0 +1,146 @@
+"""`make demo`: the main job, from nothing, on this machine.
+
+Starts `helmr dev` on a copy of `examples/reviewer` that carries the history of a git repository (by default this one), creates a Session, follows
+it, enqueues a second Turn, prints the timeline, and ends everything.
+
+    python examples/demo.py [--repository PATH] [--range HEAD~2..HEAD] [--keep]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from helmr import HelmrClient, text
+
+HERE = Path(__file__).resolve().parent
+START_SECONDS = 600
+"""The first start installs the reviewer's tools into its image."""
+
+
+def carry_repository(repository: Path, target: Path) -> list[str]:
+    """Write the repository's history as a git bundle; gives the ranges to review: the last commit, then the last few."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    safe = ["git", "-c", f"safe.directory={repository}", "-C", str(repository)]
+    subprocess.run([*safe, "bundle", "create", "-q", str(target), "HEAD", "--branches"], check=True)
+    count = int(subprocess.run([*safe, "rev-list", "--count", "HEAD"], check=True, capture_output=True, text=True).stdout)
+    return ["HEAD~1..HEAD", f"HEAD~{min(3, count - 1)}..HEAD"] if count > 1 else ["HEAD", "HEAD"]
+
+
+class Screen:
+    """What people see: a clock, a mark, and the text."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def say(self, line: str = "", mark: str = "demo") -> None:
+        print(f"{time.monotonic() - self._started:6.1f}s {mark:>8} | {line}", flush=True)
+
+
+async def start_dev(project: Path, screen: Screen) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
+    """`helmr dev`, until its ready line."""
+    command = [sys.executable, "-m", "helmr.cli", "dev", str(project), "--json", "--port", "0", "--no-open", "--no-reload"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    asyncio.get_running_loop().create_task(_relay(process.stderr, screen))
+    async with asyncio.timeout(START_SECONDS):
+        line = await process.stdout.readline()
+    if not line:
+        await process.wait()
+        raise SystemExit("helmr dev did not start; what it said is above")
+    return process, json.loads(line)
+
+
+async def _relay(stream: asyncio.StreamReader, screen: Screen) -> None:
+    async for line in stream:
+        said = line.decode(errors="replace").rstrip()
+        if said.startswith(("published", "building", "ending", "ended", "error", "the database")):
+            screen.say(said, "helmr")
+
+
+async def review(client: HelmrClient, ranges: list[str], screen: Screen) -> str:
+    """One Session, two Turns, followed live; the Session's id."""
+    made = await client.sessions.create(agent="reviewer", input=[text(ranges[0])])
+    assert made.turn is not None
+    session = made.session
+    screen.say(f"Session {session.id}: Turn 1 admitted, to review {ranges[0]}")
+    second = await session.enqueue([text(ranges[1])])
+    screen.say(f"Turn 2 enqueued behind it, to review {ranges[1]}")
+    waiting = 2
+    async for event in session.events.stream():
+        if event.kind == "turn.output":
+            for part in event.data:
+                for line in (part["text"] if part["type"] == "text" else json.dumps(part["value"])).splitlines():
+                    screen.say(line, "output")
+        elif not event.kind.startswith("turn.") or event.kind in ("turn.queued", "turn.running"):
+            screen.say(f"{event.kind} {json.dumps(event.data)}", f"#{event.sequence}")
+        if event.kind in ("turn.completed", "turn.failed", "turn.interrupted", "turn.cancelled"):
+            screen.say(event.kind, f"#{event.sequence}")
+            waiting -= 1
+            if not waiting:
+                break
+    for number, turn in enumerate((made.turn, second), 1):
+        outcome = await turn.wait()
+        if outcome.status != "completed":
+            raise SystemExit(f"Turn {number} ended {outcome.status}: {getattr(outcome, 'error', None)}")
+        print(f"\n----- review {number} " + "-" * 60)
+        for part in outcome.response or ():
+            print(part["text"] if part["type"] == "text" else json.dumps(part["value"], indent=1)[:2000])
+        print(f"typed result: {json.dumps(outcome.result)[:300]}")
+    await session.close()
+    return session.id
+
+
+async def timeline(client: HelmrClient, session_id: str, screen: Screen) -> None:
+    """What PostgreSQL keeps of it."""
+    page = await client.sessions.ref(session_id).events.list(limit=1000)
+    print("\n----- the durable timeline " + "-" * 53)
+    for record in page.records:
+        if record.kind != "turn.output":
+            print(f"{record.sequence:5} {record.created_at} {record.kind:28} {json.dumps(record.data)[:90]}")
+    outputs = sum(record.kind == "turn.output" for record in page.records)
+    print(f"      and {outputs} outputs between them\n")
+
+
+async def demo(options: argparse.Namespace) -> None:
+    screen = Screen()
+    project = Path(tempfile.gettempdir()) / "helmr-demo" / "reviewer"
+    shutil.rmtree(project.parent, ignore_errors=True)
+    shutil.copytree(HERE / "reviewer", project)
+    ranges = carry_repository(options.repository.resolve(), project / "repo" / "repo.bundle")
+    if options.range:
+        ranges[0] = options.range
+    screen.say(f"starting PostgreSQL, control plane, worker and host daemon for {options.repository.resolve().name}")
+    process, ready = await start_dev(project, screen)
+    try:
+        screen.say(f"ready at {ready['url']}")
+        async with HelmrClient(ready["url"], ready["api_key"]) as client:
+            session_id = await review(client, ranges, screen)
+            await timeline(client, session_id, screen)
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        code = await process.wait()
+        shutil.rmtree(project.parent, ignore_errors=True)
+    screen.say("everything has ended" if code == 0 else f"helmr dev ended with {code}")
+    if code:
+        raise SystemExit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Review commits of a git repository on a Computer.")
+    parser.add_argument("--repository", type=Path, default=HERE.parent, help="the repository to review (default: this one)")
+    parser.add_argument("--range", help="what the first Turn reviews")
+    asyncio.run(demo(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
