@@ -25,7 +25,8 @@ class EventStream:
 
     A broken or silent connection is opened again after the last Event that was taken in; what arrives twice is dropped, and after a gap
     the connection is not believed. It ends when the Session is closed and sealed. It gives up with `ConnectionFailed` only when the
-    server stays out of reach for the whole retry policy; a refusal is raised as its own class. `last_sequence` is where to go on later.
+    server stays out of reach for the retry policy's `waiting_patience`; a refusal is raised as its own class. `last_sequence` is where
+    to go on later.
 
     Close it with `aclose()` or `async with` when leaving early.
     """
@@ -103,12 +104,11 @@ class EventStream:
         """The connection ended before the stream did. A server that answers is never given up, but asked ever less often."""
         floor = self._parser.retry or 0.0
         self._disconnect()
-        wait = self._backoff.next(floor)
+        wait = self._backoff.next(floor, waiting=True)
         if wait is None:
-            wait = max(floor, self._transport.retry.longest)
             if self._transport.retry.attempts <= 1:
                 raise ConnectionFailed("The event stream broke.", hint="Follow it again from the last sequence that you have seen.")
-            self._backoff.reset()
+            wait = max(floor, self._transport.retry.longest)
         await self._transport.retry.sleep(wait)
 
     def _disconnect(self) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import urllib.request
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import yarl
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 
 from helmr.client.configuration import Target
 from helmr.client.problems import error_from
@@ -52,6 +54,8 @@ class Transport:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._reached = False
+        """Whether a connection was ever made: an outage is waited out, a wrong address is not."""
 
     async def close(self) -> None:
         """Close all connections. Idempotent; later calls raise `RuntimeError`."""
@@ -70,8 +74,9 @@ class Transport:
         content: Body = None,
         idempotency_key: str | None = None,
         timeout: float | None = None,
+        waiting: bool = False,
     ) -> Answer:
-        """The answer to one request, repeated as the policy allows. `timeout` bounds one attempt, in seconds.
+        """The answer to one request, repeated as the policy allows. `timeout` bounds one attempt, in seconds; `waiting` outlasts outages.
 
         Raises the declared error of a refusal, `ConnectionFailed`, `RequestTimedOut` or `UnreadableAnswer`.
         """
@@ -86,7 +91,7 @@ class Transport:
             try:
                 return await self._exchange(method, path, query, headers, content, timeout or self._timeout)
             except HelmrError as error:
-                wait = backoff.next(error.facts.get("retry_after", 0.0)) if error.retryable else None
+                wait = self._wait_after(error, backoff, waiting)
                 if wait is None:
                     raise
             await self.retry.sleep(wait)
@@ -107,10 +112,15 @@ class Transport:
             try:
                 return await self._begin(path, query, headers, silence)
             except HelmrError as error:
-                wait = backoff.next(error.facts.get("retry_after", 0.0)) if error.retryable else None
+                wait = self._wait_after(error, backoff, True)
                 if wait is None:
                     raise
             await self.retry.sleep(wait)
+
+    def _wait_after(self, error: HelmrError, backoff: Backoff, waiting: bool) -> float | None:
+        if not error.retryable:
+            return None
+        return backoff.next(error.facts.get("retry_after", 0.0), waiting=waiting and self._reached)
 
     async def _begin(self, path: str, query: Query | None, headers: Mapping[str, str], silence: float) -> aiohttp.ClientResponse:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=silence)
@@ -156,6 +166,9 @@ class Transport:
                 raise InvalidRequest("The request holds a lone surrogate, which no UTF-8 text can carry.") from None
         return yarl.URL(text, encoded=True)
 
+    def _note_reached(self) -> None:
+        self._reached = True
+
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
             raise RuntimeError("This client is closed.")
@@ -164,9 +177,22 @@ class Transport:
                 headers={"Authorization": f"Bearer {self.target.api_key}", "Accept": "application/json"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 proxy=_proxy(self.target.url),
-                connector=aiohttp.TCPConnector(limit=0, limit_per_host=0),
+                connector=_Connector(self._note_reached),
             )
         return self._session
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Tells when a connection was made; requests alone don't, since aiohttp repeats some that a broken connection lost."""
+
+    def __init__(self, made: Callable[[], None]) -> None:
+        super().__init__(limit=0, limit_per_host=0)  # pyright: ignore[reportUnknownMemberType]
+        self._made = made
+
+    async def connect(self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        self._made()
+        return connection
 
 
 def segment(value: str, name: str = "id") -> str:

@@ -50,7 +50,7 @@ class TurnRef(Generic[R_co]):
     async def wait(self, *, timeout: Duration | None = None) -> TurnOutcome[R_co] | TimedTurnWaitResult[R_co]:
         """The outcome, once there is one. With a `timeout`, whether it came in time: the end of the time never cancels the Turn.
 
-        Waiting survives restarts of the server and broken connections within the retry policy.
+        Waiting outlasts restarts of the server and broken connections, for `RetryPolicy.waiting_patience`.
         """
         if timeout is None:
             while True:
@@ -90,7 +90,7 @@ class TurnRef(Generic[R_co]):
         if seconds is not None:
             query["wait"] = f"{max(1, round(seconds * 1000))}ms"
             limit = seconds + _SLACK_SECONDS
-        return read(TurnState, await self._transport.call("GET", self._path(""), query=query, timeout=limit))
+        return read(TurnState, await self._transport.call("GET", self._path(""), query=query, timeout=limit, waiting=seconds is not None))
 
     def _path(self, rest: str) -> str:
         return f"/v1/sessions/{segment(self.session_id)}/turns/{segment(self.id)}{rest}"

@@ -84,7 +84,8 @@ class EventStream:
 
     A broken or silent connection is opened again after the last Event that was taken in; what arrives twice is dropped, and after a gap
     the connection is not believed. It ends when the Session is closed and sealed. It gives up with `ConnectionFailed` only when the
-    server stays out of reach for the whole retry policy; a refusal is raised as its own class. `last_sequence` is where to go on later.
+    server stays out of reach for the retry policy's `waiting_patience`; a refusal is raised as its own class. `last_sequence` is where
+    to go on later.
 
     Close it with `aclose()` or `async with` when leaving early.
     """

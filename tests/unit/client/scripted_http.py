@@ -71,6 +71,8 @@ class Scripted:
     open_connections: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no connection is open."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once there was a request."""
 
     async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_connections += 1
@@ -78,6 +80,7 @@ class Scripted:
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
+                self.asked.set()
                 answer = self.handler(request)
                 reply = answer if isinstance(answer, Reply) else await answer
                 data = reply.encoded()

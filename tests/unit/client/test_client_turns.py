@@ -19,6 +19,7 @@ from helmr.client import (
     HelmrClient,
     InterruptedTurn,
     JsonInput,
+    RetryPolicy,
     TurnSettled,
     TurnWaitTimeout,
 )
@@ -85,6 +86,36 @@ async def test_wait_goes_on_over_a_lost_connection_and_a_restart() -> None:
     async with scripted(replies) as server, HelmrClient(server.url, "key") as client:
         outcome = await client.sessions.ref(SESSION).turns.ref(TURN).wait()
     assert outcome.status == "completed"
+
+
+async def test_waiting_outlasts_an_outage_of_a_server_that_was_reached_and_a_call_does_not() -> None:
+    """UD-102: bounded all the same."""
+    waits: list[float] = []
+    urls: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    policy = RetryPolicy(attempts=3, patience=10.0, waiting_patience=100.0, draw=lambda: 1.0, sleep=sleep)
+    async with scripted([Reply(turn(), cut=0)]) as server:
+        urls.append(server.url)
+        client = HelmrClient(server.url, "key", retry=policy)
+        ref = client.sessions.ref(SESSION).turns.ref(TURN)
+        arrived = asyncio.ensure_future(ref.wait())
+        await server.asked.wait()
+    with pytest.raises(errors.ConnectionFailed):
+        await arrived
+    assert 90 < sum(waits) <= 100 and len(waits) > 10
+    waits.clear()
+    with pytest.raises(errors.ConnectionFailed):
+        await ref.get()
+    assert len(waits) == 2
+    await client.close()
+    async with HelmrClient(urls[0], "key", retry=policy) as stranger:
+        waits.clear()
+        with pytest.raises(errors.ConnectionFailed):
+            await stranger.sessions.ref(SESSION).turns.ref(TURN).wait()
+        assert len(waits) == 2, "a server that was never reached is no outage"
 
 
 @pytest.mark.parametrize(
