@@ -167,7 +167,7 @@ class Links:
         elif end.worker_id is None:
             end.link.close("hello comes first")
         elif kind == "renew":
-            await self._renew(end)
+            await self._renew(end, bool(said.get("draining")))
         elif kind == "computer.state":
             await self._state(end, said)
         elif kind == "computer.attached":
@@ -212,6 +212,8 @@ class Links:
                     seconds=LEASE_SECONDS,
                 )
             )
+            if worker.get("draining"):
+                await computers.drain_worker(connection, id=worker_id)
         old = self._ends.get(worker_id)
         if old is not None and old is not end and old.said_id != worker["id"]:
             end.link.close(f"a worker named {worker['name']!r} is connected already: give this one another name")
@@ -253,8 +255,10 @@ class Links:
                 self._send_start(end, row)
             await self._place_on(computer_id)
 
-    async def _renew(self, end: WorkerEnd) -> None:
+    async def _renew(self, end: WorkerEnd, draining: bool) -> None:
         async with self._core.database.connection() as connection:
+            if draining:
+                await computers.drain_worker(connection, id=end.worker_id)
             known = await computers.renew_worker(connection, id=end.worker_id, control_plane=self._plane_id, seconds=LEASE_SECONDS)
         if known is None:
             end.link.close("another control plane holds this worker now")
@@ -324,12 +328,15 @@ class Links:
         channel = int(said["channel"])
         guest = seat.guests.get(channel)
         kind: End = "out_of_memory" if said.get("cause") == "out_of_memory" else "process_lost"
+        error = said.get("error") or {}
+        if error.get("code") == "worker_draining":
+            kind = "drained"
         facts = {name: said[name] for name in _FACTS if said.get(name) is not None}
 
         async def work() -> None:
             session_id = guest.session_id if guest is not None else await self._session_of(seat.computer_id, channel)
             if session_id is not None:
-                await self._processes.ended(session_id, channel, kind, facts=facts, message=said.get("message"))
+                await self._processes.ended(session_id, channel, kind, facts=facts, message=error.get("message") or said.get("message"))
             end.link.send(control("session.forget", computer=seat.computer_id, channel=channel))
 
         self.dispatcher.exited(seat, channel, work)
@@ -365,7 +372,6 @@ class Links:
                 fence=row["fence"],
                 environment=str(row["environment_id"]),
                 template=jsontext.loads(row["template"]),
-                blobs={},
             )
         )
 

@@ -100,7 +100,7 @@ class Principals:
         """The name under which a worker link was authorised. Raises `Unauthenticated`."""
         expected = self._worker_token
         if expected is None or not hmac.compare_digest(token.encode(), expected.encode()):
-            raise Unauthenticated("The worker credential is unknown.", hint="Set the same HELMR_WORKER_TOKEN on both sides.")
+            raise Unauthenticated("The worker credential is unknown.", hint="Set the same HELMR_WORKER_CREDENTIAL on both sides.")
         return "shared"
 
 

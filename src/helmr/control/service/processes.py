@@ -55,7 +55,7 @@ class Processes:
                 await computers.begin_start(connection, id=computer["id"], worker_id=worker)
                 effects.guests.add(session_id)
                 return "computer", str(computer["id"])
-            if computer["residency"] != "running":
+            if computer["residency"] != "running" or await computers.worker_drains(connection, id=computer["worker_id"]):
                 return "waiting", str(computer["id"])
             environment = await identity.environment_row(connection, id=session["environment_id"])
             channel = await computers.take_channel(connection, id=computer["id"])

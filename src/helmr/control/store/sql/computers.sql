@@ -72,3 +72,6 @@ SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id;
 
 -- name: in_use(computer_id)$
 SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none'));
+
+-- name: worker_drains(id)$
+SELECT draining FROM workers WHERE id = :id;
