@@ -27,6 +27,14 @@ def idempotency_option(command: Decorated) -> Decorated:
     return click.option("--idempotency-key", metavar="KEY", help="Repeat with the same key for the same effect, once.")(command)
 
 
+def follow_options(command: Decorated) -> Decorated:
+    """`--follow`, and `--jsonl` and `--timeout` for it."""
+    limit = "With --follow, how long to watch; then exit code 124."
+    command = click.option("--timeout", metavar="DURATION", callback=duration, help=limit)(command)
+    command = click.option("--jsonl", is_flag=True, help="With --follow, one event per line.")(command)
+    return click.option("--follow", is_flag=True, help="Show the new Turn live until it ends.")(command)
+
+
 def given_input(text_: str | None, input_json: str | None, input_file: str | None) -> Any:
     """The input as JSON, or `UNSET`. Raises `click.UsageError` for two of them and for what is no JSON."""
     if sum(option is not None for option in (text_, input_json, input_file)) > 1:
