@@ -7,7 +7,7 @@ Configuration, from the environment:
 | `DATABASE_URL` | PostgreSQL 15 or later, reached directly or by a pooler in session mode | required |
 | `HELMR_HOST`, `HELMR_PORT` | where to listen | `127.0.0.1`, `4356` |
 | `HELMR_BLOBS` | folder of bundles and files of images | `/var/lib/helmr/blobs` |
-| `HELMR_WORKER_TOKEN` | credential that workers present; none is taken without it | |
+| `HELMR_WORKER_CREDENTIAL` | credential that workers present; none is taken without it | |
 | `HELMR_API_KEY` | a key of `default/main` to accept, beside those in the database | one is made and shown at the first start |
 | `HELMR_POOL_SIZE` | connections to the database, beside the one that listens | `8` |
 | `HELMR_LOG_LEVEL` | `debug`, `info`, `warning` or `error` | `info` |
@@ -88,7 +88,7 @@ class ServerConfig:
         return cls(
             dsn=dsn,
             blobs=Path(environ.get("HELMR_BLOBS", "/var/lib/helmr/blobs")),
-            worker_token=environ.get("HELMR_WORKER_TOKEN") or None,
+            worker_token=environ.get("HELMR_WORKER_CREDENTIAL") or None,
             api_key=key,
             pool_size=_number(environ, "HELMR_POOL_SIZE", 8, least=3),
             log_level=level,

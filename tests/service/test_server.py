@@ -143,7 +143,7 @@ def test_the_configuration_comes_from_the_environment() -> None:
     environ = {
         "DATABASE_URL": "postgresql://helmr@db/helmr",
         "HELMR_BLOBS": "/blobs",
-        "HELMR_WORKER_TOKEN": "w",
+        "HELMR_WORKER_CREDENTIAL": "w",
         "HELMR_API_KEY": KEY,
         "HELMR_POOL_SIZE": "12",
         "HELMR_HOST": "0.0.0.0",

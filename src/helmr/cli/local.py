@@ -59,7 +59,7 @@ def dev(
 def serve(host: str | None, port: int | None) -> int:
     """Run a control plane on the database that DATABASE_URL names.
 
-    Its other settings come from the environment, too: HELMR_BLOBS, HELMR_WORKER_CREDENTIAL, HELMR_API_KEY, HELMR_POOL_SIZE, HELMR_LOG_LEVEL.
+    Its other settings come from the environment: HELMR_BLOBS, HELMR_WORKER_CREDENTIAL, HELMR_API_KEY, HELMR_POOL_SIZE, HELMR_LOG_LEVEL.
     """
     _installed("serve")
     import dataclasses
