@@ -1,7 +1,7 @@
 """Pid 1 of Computers in these tests, in the supervisor's place: runs Python that the test sends, in a process of its own each.
 
-Complete in this file: its text is passed to the guest's Python. Lines of JSON on the supervisor's stream: {"id", "code", "scope"?, "wait"?} ->
-{"id", "exit", "out"}. `wait` false answers at once and lets the process go on.
+Complete in this file: its text is passed to the guest's Python. Lines of JSON on the supervisor's stream:
+{"id", "code", "scope"?, "wait"?} -> {"id", "exit", "out"}. `wait` false answers at once and lets the process go on.
 """
 
 import json

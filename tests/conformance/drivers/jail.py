@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helmr.host.hostd.client import HostdClient
 from helmr.host.hostd.cleaning import clean
+from helmr.host.hostd.client import HostdClient
 from helmr.host.sandbox.crowds import marked
 from helmr.host.sandbox.driver import ComputerSpec
 from helmr.protocol.manifest import ImageManifest, TemplateManifest

@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewra
 def attempt(code: str) -> str:
     """Code that prints the errno name of the OSError that `code` raises, or ALLOWED."""
     body = "\n".join(f"    {line}" for line in code.splitlines())
-    return f"import os, socket, errno, ctypes, fcntl, subprocess\ntry:\n{body}\n    print('ALLOWED')\nexcept OSError as e:\n    print(errno.errorcode[e.errno])"
+    return (
+        f"import os, socket, errno, ctypes, fcntl, subprocess\ntry:\n{body}\n    print('ALLOWED')\n"
+        "except OSError as e:\n    print(errno.errorcode[e.errno])"
+    )
 
 
 SYSCALL = """\
@@ -142,7 +145,8 @@ async def test_input_can_not_be_pushed_into_a_terminal(jail: Jail) -> None:
         for request in ("0x5412", "0x541C", "0x5412 | 1 << 32"):
             said = await inmate.run(
                 attempt(
-                    f"m, s = os.openpty()\nlibc = ctypes.CDLL(None, use_errno=True)\nif libc.ioctl(s, ctypes.c_ulong({request}), b'x') < 0: raise OSError(ctypes.get_errno(), '')"
+                    "m, s = os.openpty()\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+                    f"if libc.ioctl(s, ctypes.c_ulong({request}), b'x') < 0: raise OSError(ctypes.get_errno(), '')"
                 )
             )
             assert said.out == "EPERM", request
@@ -187,7 +191,8 @@ async def test_two_computers_have_different_ids_and_see_nothing_of_each_other(ja
     async with jail.inside("c1") as inmate:
         await inmate.value("pathlib.Path('/workspace/secret').write_text('of c1')")
         await inmate.run(
-            "import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7777)); s.listen(); a = socket.socket(socket.AF_UNIX); a.bind(b'\\0abstract'); a.listen(); time.sleep(60)",
+            "import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7777)); s.listen()\n"
+            "a = socket.socket(socket.AF_UNIX); a.bind(b'\\0abstract'); a.listen(); time.sleep(60)",
             wait=False,
         )
     async with jail.inside("c2") as inmate:
@@ -211,7 +216,8 @@ async def test_no_network_is_reachable_but_its_own_loopback(jail: Jail) -> None:
             assert await inmate.value("[name for _, name in socket.if_nameindex()]") == ["lo"]
             assert (
                 await inmate.run(
-                    "import socket\nl = socket.create_server(('127.0.0.1', 0))\ns = socket.create_connection(l.getsockname())\nprint('connected')"
+                    "import socket\nl = socket.create_server(('127.0.0.1', 0))\n"
+                    "s = socket.create_connection(l.getsockname())\nprint('connected')"
                 )
             ).out == "connected"
 
@@ -249,7 +255,8 @@ async def test_garbage_on_the_run_socket_hurts_nobody(jail: Jail) -> None:
     await jail.start("c1")
     code = (
         "import socket\n"
-        "for data in (b'', b'\\n', b'[]\\n', b'\\xff\\xfe\\n', b'x' * 100000, b'{\"hello\": \"scope\"}\\n', b'{\"hello\": \"scope\", \"channel\": true}\\n',"
+        "for data in (b'', b'\\n', b'[]\\n', b'\\xff\\xfe\\n', b'x' * 100000,"
+        ' b\'{"hello": "scope"}\\n\', b\'{"hello": "scope", "channel": true}\\n\','
         " b'{\"hello\": \"scope\", \"channel\": -1}\\n', b'[' * 4000 + b'\\n'):\n"
         "    s = socket.socket(socket.AF_UNIX); s.connect('/run/helmr/host.sock'); s.settimeout(5)\n"
         "    try:\n        s.sendall(data); s.shutdown(socket.SHUT_WR)\n        while s.recv(100): pass\n    except OSError: pass\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from jail import Jail
 
-from helmr.host.hostd.client import HostdClient, HostdRefused
 from helmr.host.hostd.cleaning import clean
+from helmr.host.hostd.client import HostdClient, HostdRefused
 from helmr.protocol.manifest import TemplateManifest
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,8 @@ async def counted(inmate, path: str) -> int:
 async def until_counting(inmate, path: str) -> int:
     """The count once the counter has begun."""
     async with asyncio.timeout(10):
-        while not await inmate.value(f"os.path.exists({path!r}) and open({path!r}).read() not in ('', '0')"):
+        begun = f"os.path.exists({path!r}) and open({path!r}).read() not in ('', '0')"
+        while not await inmate.value(begun):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
     return await counted(inmate, path)
 
@@ -124,7 +125,7 @@ async def test_a_frozen_computer_stands_still_until_it_is_thawed(jail: Jail) -> 
         assert not (await jail.client.stats("c1"))["frozen"]
         before = await asked
         async with asyncio.timeout(5):
-            while await counted(inmate, path) <= before:
+            while await counted(inmate, path) <= before:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
 
 
@@ -190,7 +191,7 @@ async def test_a_killed_hostd_ends_nothing_and_the_next_one_goes_on(jail: Jail) 
     async with jail.inside("c1", 7) as inmate:
         before = await counted(inmate, path)
         async with asyncio.timeout(5):
-            while await counted(inmate, path) <= before:
+            while await counted(inmate, path) <= before:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
         assert (await jail.client.end_scope("c1", 3))["ended"] == 1
     os.kill(entry["pid"], signal.SIGKILL)
@@ -202,7 +203,7 @@ async def test_a_computer_that_ended_without_a_hostd_is_found_stopped_and_cleane
     await jail.kill_hostd()
     os.kill(started["pid"], signal.SIGKILL)
     async with asyncio.timeout(5):
-        while jail.processes("c1"):
+        while jail.processes("c1"):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
     await jail.open()
     assert (await jail.client.info())["computers"][0]["state"] == "stopped"
@@ -245,7 +246,7 @@ async def test_ending_a_scope_ends_its_daemons_and_touches_no_other(jail: Jail) 
         assert (await jail.client.end_scope("c1", 1))["ended"] == 1
         stood, moved = await counted(inmate, f"{here}/d1"), await counted(inmate, f"{here}/d2")
         async with asyncio.timeout(5):
-            while await counted(inmate, f"{here}/d2") <= moved + 5:
+            while await counted(inmate, f"{here}/d2") <= moved + 5:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
         assert await counted(inmate, f"{here}/d1") == stood
         assert await jail.client.end_scope("c1", 1) == {"ended": 0, "seconds": pytest.approx(0, abs=1), "oom": None}

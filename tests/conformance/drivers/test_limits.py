@@ -47,7 +47,10 @@ async def test_what_a_scope_writes_to_shared_memory_counts(jail: Jail) -> None:
 async def test_a_fork_bomb_stays_within_the_process_limit_and_ends_with_its_scope(jail: Jail) -> None:
     await jail.start("c1", pids=30)
     await jail.client.create_scope("c1", 1)
-    code = "import os, time\nn = 0\nwhile True:\n    try:\n        if os.fork() == 0: time.sleep(1000)\n    except BlockingIOError:\n        break\n    n += 1\nprint(n, flush=True)\nos._exit(0)"
+    code = (
+        "import os, time\nn = 0\nwhile True:\n    try:\n        if os.fork() == 0: time.sleep(1000)\n"
+        "    except BlockingIOError:\n        break\n    n += 1\nprint(n, flush=True)\nos._exit(0)"
+    )
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     async with jail.inside("c1") as inmate:
         assert int((await inmate.run(code + "", scope=1, wait=False)).out) > 0

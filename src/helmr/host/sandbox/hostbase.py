@@ -62,6 +62,8 @@ _ACCOUNTS: Final = (
 
 _GROUPS: Final = (("nogroup", 65534), ("adm", 4), ("tty", 5), ("disk", 6), ("shadow", 43), ("utmp", 44), ("staff", 50), ("users", 100))
 
+_DATABASES: Final = ("passwd", "group", "shadow", "networks", "protocols", "services")
+
 _FROM_HOST: Final = (
     "alternatives",
     "bash.bashrc",
@@ -157,7 +159,7 @@ def _write_etc(etc: Path) -> None:
         "hostname": "computer\n",
         "resolv.conf": "",
         "host.conf": "multi on\n",
-        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
+        "nsswitch.conf": "".join(f"{name}: files\n" for name in _DATABASES) + "hosts: files dns\n",
         "ld.so.conf": _linker_folders(),
         "timezone": "Etc/UTC\n",
         "profile": "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",

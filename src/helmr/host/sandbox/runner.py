@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Final, Protocol
 from helmr.host.sandbox import interior
 from helmr.host.sandbox.egress.forwarder import forwarded
 from helmr.host.sandbox.plan import Bind, LaunchPlan
+from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed, launch, reap
 
 STEP_FILES: Final = "/run/helmr"
@@ -147,8 +147,8 @@ class BuildRunner:
                 await asyncio.to_thread(_count_from_zero, upper, first_id)
             return code
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            shutil.rmtree(work, ignore_errors=True)
+            remove_tree(scratch)
+            remove_tree(work)
             self._context.release_range(first_id)
 
     def _step_binds(self, scratch: Path, network_socket: Path | None, files: Mapping[str, bytes]) -> list[Bind]:
