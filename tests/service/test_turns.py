@@ -172,3 +172,20 @@ async def test_a_turn_goes_on_while_no_control_plane_holds_its_link(database, tm
         h.host.connect()
         assert (await h.turn(session, turn))["result"] == 1
         await process.began(queued["id"])
+
+
+async def test_a_new_deployment_is_taken_by_the_next_session_and_pinned_by_older_ones(database, tmp_path):
+    """[S2], UD-93: also when the Agent was unknown before, and when the kind of its input changed."""
+    from helmr.protocol.errors import AgentNotFound
+    from tests.service.scripted import agent, deploy, manifest
+
+    async with house(database, tmp_path) as h:
+        old = await h.create(None)
+        with pytest.raises(AgentNotFound):
+            await h.create(None, agent="later")
+        published = manifest(agent("talker", input_kind="json"), agent("later"), bundle="1" * 64)
+        deployment = await deploy(h.database, h.principal.environment_id, published)
+        assert (await h.create(None, agent="later"))["session"]["deployment_id"] == deployment
+        made = await h.plane.sessions.create(h.principal, agent="talker", input={"issue": 42})
+        assert deployment.encode() in made.body
+        assert (await h.session(old["session"]["id"]))["deployment_id"] != deployment

@@ -328,7 +328,7 @@ class Links:
         channel = int(said["channel"])
         guest = seat.guests.get(channel)
         kind: End = "out_of_memory" if said.get("cause") == "out_of_memory" else "process_lost"
-        error = said.get("error") or {}
+        error: Mapping[str, Any] = said.get("error") or {}
         if error.get("code") == "worker_draining":
             kind = "drained"
         facts = {name: said[name] for name in _FACTS if said.get(name) is not None}

@@ -25,6 +25,7 @@ from helmr.protocol.errors import (
     ComputerDeleting,
     ComputerMismatch,
     ComputerNotFound,
+    HelmrError,
     IdempotencyConflict,
     InputEmpty,
     InvalidCursor,
@@ -85,9 +86,19 @@ class Sessions:
             raise ChannelUnavailable("No Slack app is connected to this Agent.", hint="Leave `slack` out.")
         if computer_id is not None and not is_id(computer_id):
             raise ComputerNotFound()
+        remembered = principal.environment_id in self._deployments
         while True:
             deployment_id, manifest = await self._current(principal)
-            definition = agent_of(manifest, agent)
+            try:
+                definition = agent_of(manifest, agent)
+                data = None if input is UNSET else check_input(definition.input_kind, input)
+            except HelmrError:
+                if not remembered:
+                    raise
+                # Judged by a remembered Deployment, which may not be the current one any more: judge by that.
+                remembered = False
+                self._deployments.pop(principal.environment_id, None)
+                continue
             session_id, turn_id = new_id(), None if input is UNSET else new_id()
             turn = None if turn_id is None else {"id": turn_id, "session_id": session_id, "sequence": 1}
             receipt = {"session": {"id": session_id, "deployment_id": deployment_id, "agent": agent}, "turn": turn}
@@ -105,7 +116,7 @@ class Sessions:
                 computer_id=computer_id,
                 made_of=made_of(template_of(manifest, definition.template)) if computer_id is not None else None,
                 turn_id=turn_id,
-                input=None if input is UNSET else check_input(definition.input_kind, input),
+                input=data,
                 source=principal.source,
                 idempotency_key=idempotency_key,
                 fingerprint=fingerprint,
