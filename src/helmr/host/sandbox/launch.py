@@ -91,8 +91,9 @@ def _staged_root(plan: LaunchPlan, first_id: int) -> tuple[list[str], list[str]]
     if os.path.dirname(plan.work) != home:
         raise ValueError("upper and work must lie in one folder.")
     writable = mounts.clone_tree(home)
-    binds = [_clone_bind(bind, namespace) for bind in plan.binds]
+    binds = [(_clone_bind(bind, namespace), os.path.isdir(bind.source)) for bind in plan.binds]
 
+    # What lies below the stage's place is hidden from here on: sources are looked at before.
     mounts.unshare(mounts.CLONE_NEWNS)
     mounts.mount("none", "/", "", mounts.MS_REC | mounts.MS_PRIVATE)
     mounts.mount("tmpfs", _STAGE, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=755")
@@ -107,9 +108,9 @@ def _staged_root(plan: LaunchPlan, first_id: int) -> tuple[list[str], list[str]]
     options += ",index=on,nfs_export=on" if plan.indexed else ",index=off,nfs_export=off"
     mounts.mount("overlay", f"{_STAGE}/root", "overlay", mounts.MS_NOSUID | mounts.MS_NODEV, options)
     sources: list[str] = []
-    for number, (bind, tree) in enumerate(zip(plan.binds, binds, strict=True)):
+    for number, (tree, folder) in enumerate(binds):
         sources.append(f"{_STAGE}/b{number}")
-        _attach(tree, sources[-1], folder=os.path.isdir(bind.source))
+        _attach(tree, sources[-1], folder=folder)
 
     mounts.enter(namespace, mounts.CLONE_NEWUSER)
     os.setgroups([])
