@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from helmr.cli.failures import READER_GONE
+from helmr.cli.exits import READER_GONE
 from helmr.cli.terminal import Output
 
 if TYPE_CHECKING:

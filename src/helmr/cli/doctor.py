@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from helmr.cli.connection import run_async
-from helmr.cli.failures import REFUSED
+from helmr.cli.exits import REFUSED
 from helmr.cli.terminal import Output
 
 

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Final
+from typing import Any
 
 import click
 
+from helmr.cli.exits import NOT_FOUND, REFUSED, TRANSIENT, USAGE
 from helmr.cli.terminal import escaped
 from helmr.protocol.errors import ConfigurationMissing, HelmrError, Missing
 from helmr.protocol.wire import to_wire
-
-DONE: Final = 0
-REFUSED: Final = 1
-USAGE: Final = 2
-NOT_FOUND: Final = 3
-TRANSIENT: Final = 4
-NOT_COMPLETED: Final = 5
-TIMED_OUT: Final = 124
-INTERRUPTED: Final = 130
-READER_GONE: Final = 141
 
 
 def exit_code(error: HelmrError) -> int:
@@ -32,15 +23,19 @@ def exit_code(error: HelmrError) -> int:
     return TRANSIENT if error.retryable else REFUSED
 
 
-def report(error: HelmrError, *, as_json: bool) -> int:
+def report(error: click.ClickException | HelmrError | OSError, *, as_json: bool) -> int:
     """Say what went wrong on standard error; the exit code."""
+    if isinstance(error, click.ClickException):
+        return _report_usage(error, as_json=as_json)
+    if isinstance(error, OSError):
+        return _report_system(error, as_json=as_json)
     code = exit_code(error)
     facts = {name: to_wire(value) for name, value in error.facts.items() if name not in ("status", "type")}
     write(error.code, error.detail, error.advice, code, as_json=as_json, retryable=error.retryable, facts=facts)
     return code
 
 
-def report_usage(error: click.ClickException, *, as_json: bool) -> int:
+def _report_usage(error: click.ClickException, *, as_json: bool) -> int:
     """The same for a command line that can't be understood."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"See `{context.command_path} --help`." if context is not None else ""
@@ -48,7 +43,7 @@ def report_usage(error: click.ClickException, *, as_json: bool) -> int:
     return USAGE
 
 
-def report_system(error: OSError, *, as_json: bool) -> int:
+def _report_system(error: OSError, *, as_json: bool) -> int:
     """The same for a file or a device of this machine that failed."""
     write("system_error", str(error), "", REFUSED, as_json=as_json, retryable=False, facts={})
     return REFUSED

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from helmr.cli.failures import INTERRUPTED, USAGE, report, report_system, report_usage
+from helmr.cli.exits import INTERRUPTED, USAGE
 from helmr.cli.lazy import Entry, LazyGroup
 
 _TURN = {
@@ -101,12 +101,10 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help(), err=True)
         return USAGE
-    except click.ClickException as error:
-        return report_usage(error, as_json=as_json)
-    except HelmrError as error:
+    except (click.ClickException, HelmrError, OSError) as error:
+        from helmr.cli.failures import report
+
         return report(error, as_json=as_json)
-    except OSError as error:
-        return report_system(error, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return code if isinstance(code, int) else 0

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from helmr.cli.failures import DONE, NOT_COMPLETED, TIMED_OUT
+from helmr.cli.exits import DONE, NOT_COMPLETED, TIMED_OUT
 from helmr.cli.terminal import Output
 from helmr.protocol.content import Content, as_text
 from helmr.protocol.duration import duration_ms

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from helmr.cli.connection import connected
-from helmr.cli.failures import DONE, NOT_COMPLETED, TIMED_OUT
+from helmr.cli.exits import DONE, NOT_COMPLETED, TIMED_OUT
 from helmr.cli.inputs import duration, idempotency_option, input_options, required_input
 from helmr.cli.terminal import Output
 from helmr.protocol.unset import UNSET
