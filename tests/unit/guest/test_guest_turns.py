@@ -129,7 +129,7 @@ async def test_an_agent_whose_path_is_no_module_name_is_loaded_by_its_file(tmp_p
         await host.attached()
         host.start(1, "dashed", file="more-agents/by-file.py")
         host.turn(1, "t")
-        assert (await host.settled(1, "t"))["result"] == "helmr_agent_more_agents_by_file"
+        assert (await host.settled(1, "t"))["result"].startswith("_helmr_"), "a private name: no other module can be meant"
 
 
 async def test_limits_raise_declared_errors_and_the_turn_goes_on(tmp_path: Path) -> None:
