@@ -141,7 +141,7 @@ async def test_a_computer_whose_lease_ends_stands_still_until_the_next(jail: Jai
     await jail.start("c1")
     await jail.client.lease(["c1"], 0.05)
     async with asyncio.timeout(5):
-        while not (await jail.client.stats("c1"))["frozen"]:
+        while not (await jail.client.stats("c1"))["frozen"]:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
     await jail.client.lease(["c1"], 60)
     assert not (await jail.client.stats("c1"))["frozen"]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import select
 import sys
 
 from helmr.host.sandbox import capabilities, mounts
@@ -54,7 +55,21 @@ def main() -> None:
         _shrink()
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
-    os.execve(executable, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], {})
+    _stop_if_alone()
+    os.execve(executable, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], _mark())
+
+
+def _mark() -> dict[str, str]:
+    """The mark by which a later hostd finds bubblewrap's own processes, also before they have started pid 1."""
+    return {name: value for name, value in os.environ.items() if name == "HELMR_SANDBOX"}
+
+
+def _stop_if_alone() -> None:
+    """A hostd that was killed meanwhile knows nothing of this sandbox: don't start it."""
+    watch = select.poll()
+    watch.register(INFO, 0)
+    if watch.poll(0):
+        sys.exit("hostd is gone.")
 
 
 class _Told:

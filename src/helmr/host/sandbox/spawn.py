@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from helmr.host.sandbox.crowds import MARK
 from helmr.host.sandbox.plan import LaunchPlan
 
 LAUNCH_SECONDS = 20.0
@@ -47,7 +48,7 @@ async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int) -> Launc
     plan_file.write_bytes(plan.encode())  # noqa: ASYNC240 - a stat or a small file, nothing that blocks
     read, write = os.pipe()
     try:
-        monitor = _spawn(plan_file, write, log)
+        monitor = _spawn(plan, plan_file, write, log)
     except BaseException:
         os.close(read)
         raise
@@ -117,9 +118,12 @@ async def when_ended(pid: int) -> None:
         os.close(descriptor)
 
 
-def _spawn(plan_file: Path, information: int, log: Path | int) -> int:
+def _spawn(plan: LaunchPlan, plan_file: Path, information: int, log: Path | int) -> int:
     argv = (sys.executable, "-I", "-S", "-c", _MAIN, SOURCE)
     variables = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+    if MARK in plan.environment:
+        # Whatever is under way when we are killed can be found by the next hostd.
+        variables[MARK] = plan.environment[MARK]
     return spawn(argv, variables, log=log, stdin=plan_file, descriptor=information)
 
 
