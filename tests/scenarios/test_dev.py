@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import queue
@@ -23,6 +24,7 @@ from helmr.client import HelmrClient
 pytestmark = pytest.mark.timeout(120)
 READY_SECONDS = 60.0
 SAID_SECONDS = 20.0
+TURN_SECONDS = 30.0
 AGENT = """
 from helmr import agent, image, template
 
@@ -98,7 +100,12 @@ class DevProcess:
                 created = (await client.sessions.create(agent="echo", input=part, key=key)).turn
                 assert created is not None
                 turn = created
-            return (await turn.wait()).status
+            try:
+                async with asyncio.timeout(TURN_SECONDS):
+                    return (await turn.wait()).status
+            except TimeoutError:
+                log = (self.folder / "data" / "helmr.log").read_text().splitlines()[-20:]
+                raise AssertionError("\n".join([*await self.kinds(key), *log])) from None
 
     async def kinds(self, key: str = "k") -> list[str]:
         """The kinds of the Session's events."""
@@ -109,8 +116,11 @@ class DevProcess:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that PostgreSQL's account and Computers can enter, for all that a run keeps; whatever a test left running is ended."""
-    path = Path(tempfile.mkdtemp(prefix="helmr-dev-", dir="/var/tmp"))
+    """A folder that PostgreSQL's account and Computers can enter, for all that a run keeps; whatever a test left running is ended.
+
+    It lies in /tmp, which a sandbox covers on its way.
+    """
+    path = Path(tempfile.mkdtemp(prefix="helmr-dev-", dir="/tmp"))
     path.chmod(0o711)
     yield path
     clean(path)
