@@ -117,6 +117,7 @@ class Dispatcher:
                 or (guest is not None and row["stop_cause"] is not None and guest.stopped != turn)
                 or (guest is not None and row["process"] == "ending" and not guest.ended)
                 or row["loose"]
+                or (guest is not None and _may_claim(row))
             ):
                 self.sync_session(str(row["id"]))
 
@@ -363,6 +364,8 @@ class Dispatcher:
             now = await connection.fetchval("SELECT clock_timestamp()")
             if row["running_turn"] is not None:
                 await self._sync_turn(connection, guest, row, now)
+            elif _may_claim(row):
+                self.claim(session_id)  # whoever made it possible died before it asked (I6)
         if row["process"] == "ending" and not guest.ended:
             self._tell_end(guest, row, now)
 
@@ -478,6 +481,11 @@ def _members(guest: Guest, item: Settle, flushed: Flushed) -> dict[str, Any]:
     if guest.turn_id == item.turn_id and guest.started_at is not None:
         members["started_at"] = guest.started_at
     return members
+
+
+def _may_claim(row: Any) -> bool:
+    """Whether the next Turn could run, as far as the Session's row tells; the flush decides."""
+    return bool(row["process"] == "ready" and row["running_turn"] is None and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"])
 
 
 def _answer(question: Any) -> bytes:

@@ -55,4 +55,4 @@ SET strikes = :strikes, attempt = attempt + 1, retry_at = clock_timestamp() + :r
 
 -- name: alive_briefly(computer_id)
 -- What a control plane compares with what it has told.
-SELECT id, channel, process, running_turn, stop_cause, loose FROM sessions WHERE computer_id = :computer_id AND process <> 'none';
+SELECT id, channel, process, running_turn, stop_cause, loose, held, claimed_turn, next_turn FROM sessions WHERE computer_id = :computer_id AND process <> 'none';
