@@ -30,6 +30,7 @@ import uvloop
 
 from helmr.control.api.app import Api, build_app
 from helmr.control.listener import Listener, ListenerConfig
+from helmr.control.service.faults import arm_from_environment
 from helmr.control.service.links import LogLine
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import KEY_PREFIX, create_key, ensure_environment, store_key
@@ -232,6 +233,7 @@ async def serve(config: ServerConfig, listening: ListenerConfig) -> None:
 def run(config: ServerConfig | None = None, listening: ListenerConfig | None = None) -> int:
     """`helmr serve`: serve in an event loop of its own, logs to standard error; the exit code."""
     config = config or ServerConfig.from_environ()
+    arm_from_environment()
     write_logs(sys.stderr, config.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, listening or listener_config()))

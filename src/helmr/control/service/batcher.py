@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import asyncpg
 import structlog
 
-from helmr.control.service.faults import fault_point
+from helmr.control.service.faults import fault_points
 from helmr.control.store.flush import Admit, Append, Batch, Claim, Flushed, Flushes, Settle
 from helmr.protocol.errors import DatabaseUnavailable, HelmrError, InternalError
 
@@ -174,9 +174,9 @@ class Batcher:
                 batch.claims.append(item)
         self.flushes += 1
         self.items += len(entries)
-        fault_point("before_commit:flush")
+        fault_points("before_commit", "flush", batch.kinds())
         found = await self._flushes.flush(batch, wait=wait, origin=self._origin())
-        fault_point("after_commit:flush")
+        fault_points("after_commit", "flush", batch.kinds())
         kinds = {Append: iter(found["append"]), Settle: iter(found["settle"]), Admit: iter(found["admit"]), Claim: iter(found["claim"])}
         return [next(kinds[type(entry.item)]) for entry in entries]
 

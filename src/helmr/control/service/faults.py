@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _armed: Final[dict[str, Callable[[], None]]] = {}
@@ -20,6 +20,14 @@ def fault_point(name: str) -> None:
         action = _armed.get(name)
         if action is not None:
             action()
+
+
+def fault_points(when: str, name: str, kinds: Iterable[str]) -> None:
+    """`when:name`, then `when:name.kind` for each kind: a batch passes the points of what is in it."""
+    if _armed:
+        fault_point(f"{when}:{name}")
+        for kind in kinds:
+            fault_point(f"{when}:{name}.{kind}")
 
 
 def arm(name: str, action: Callable[[], None]) -> None:

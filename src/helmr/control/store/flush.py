@@ -5,7 +5,7 @@ The rules are in `flush_v1` (migrations) and in `control/domain`. DESIGN 7; SPEC
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, cast
@@ -97,6 +97,11 @@ class Batch:
     settles: list[Settle] = field(default_factory=list[Settle])
     admits: list[Admit] = field(default_factory=list[Admit])
     claims: list[Claim] = field(default_factory=list[Claim])
+
+    def kinds(self) -> Iterator[str]:
+        """What is in it: `append`, `settle`, `admit`, `claim`."""
+        named = {"append": self.appends, "settle": self.settles, "admit": self.admits, "claim": self.claims}
+        return (kind for kind, items in named.items() if items)
 
 
 class Flushes(Protocol):
