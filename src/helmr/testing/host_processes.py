@@ -16,6 +16,8 @@ class HostProcess:
     inner: int
     started: int
     """In clock ticks since boot: a pid that is used again has another."""
+    name: str
+    """What it calls itself: `helmr-zygote`, `helmr-keeper`, `helmr-session`, ..."""
     command: str
 
     def is_alive(self) -> bool:
@@ -37,9 +39,9 @@ class Tree:
                 return process
         raise LookupError(f"no process is {pid} inside")
 
-    def running(self, text: str) -> list[HostProcess]:
-        """Those with `text` in their command line."""
-        return [process for process in self.processes if text in process.command]
+    def named(self, name: str) -> list[HostProcess]:
+        """Those that call themselves `name`."""
+        return [process for process in self.processes if process.name == name]
 
 
 def tree_of(root: int) -> Tree:
@@ -90,7 +92,9 @@ def _process(pid: int) -> HostProcess | None:
     inner = next((line.split()[-1] for line in _text(pid, "status").splitlines() if line.startswith("NSpid:")), None)
     if found is None or inner is None:
         return None
-    return HostProcess(pid=pid, inner=int(inner), started=found[2], command=_text(pid, "cmdline").replace("\0", " "))
+    return HostProcess(
+        pid=pid, inner=int(inner), started=found[2], name=_text(pid, "comm").strip(), command=_text(pid, "cmdline").replace("\0", " ")
+    )
 
 
 def _pids() -> list[int]:

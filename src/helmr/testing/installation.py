@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 
@@ -33,6 +33,8 @@ from helmr.publish.upload import publish
 from helmr.testing.host_processes import Tree, tree_of
 
 CREDENTIAL: Final = "hlmr_wk_of-this-installation"
+DRAIN: Final = "1s"
+"""How long the worker lets Sessions end by themselves at SIGTERM."""
 START_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.02
 
@@ -159,7 +161,9 @@ class Installation:
     def start_worker(self) -> None:
         """A worker, which starts a hostd when none runs."""
         state, hostd = str(self.folder / "worker"), str(self._hostd.folder)
-        self.worker = self._spawn("worker", "--state", state, "--hostd-state", hostd, "--driver", self._driver, log="worker")
+        self.worker = self._spawn(
+            "worker", "--state", state, "--hostd-state", hostd, "--driver", self._driver, "--drain", DRAIN, log="worker"
+        )
 
     def kill_worker(self) -> None:
         """kill -9; hostd and the Computers are none of its children."""
@@ -175,9 +179,10 @@ class Installation:
             return int(struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
     async def kill_hostd(self) -> None:
-        """kill -9; returns when it is gone. A living worker starts another."""
-        pid = self.hostd_pid()
-        assert pid is not None
+        """kill -9; returns when it is gone. A living worker starts another. One that is just starting is waited for."""
+        async with asyncio.timeout(START_SECONDS):
+            while (pid := self.hostd_pid()) is None:
+                await asyncio.sleep(_LOOK_SECONDS)  # a socket that isn't there gives no event
         descriptor = os.pidfd_open(pid)
         try:
             os.kill(pid, signal.SIGKILL)
@@ -187,17 +192,17 @@ class Installation:
 
     async def computer(self, computer_id: str) -> Tree:
         """The processes of a running Computer, from its supervisor down."""
-        client = await self._hostd.connect(lambda *_: None)
+        client = await self._hostd.connect(_ignore)
         try:
             told = await client.info()
         finally:
             await client.close()
         return tree_of(next(int(entry["pid"]) for entry in told["computers"] if entry["computer"] == computer_id))
 
-    def marks(self) -> list[Mark]:
-        """What all Agents wrote into `/workspace/marks`, in each Computer's order."""
+    def marks(self, computer_id: str = "") -> list[Mark]:
+        """What Agents wrote into `/workspace/marks`, on one Computer or on all, in each Computer's order."""
         found: list[Mark] = []
-        for path in self._hostd.folder.rglob("marks"):
+        for path in (self._hostd.folder / "computers" / computer_id).rglob("marks"):
             for line in path.read_text().splitlines():
                 kind, name, at = line.split()
                 found.append(Mark(kind, name, int(at)))
@@ -236,6 +241,10 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _ignore(name: str, members: Mapping[str, Any]) -> None:
+    """hostd's notifications are the worker's."""
 
 
 def _kill(process: subprocess.Popen[bytes] | None) -> None:

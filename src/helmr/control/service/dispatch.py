@@ -485,7 +485,9 @@ def _members(guest: Guest, item: Settle, flushed: Flushed) -> dict[str, Any]:
 
 def _may_claim(row: Any) -> bool:
     """Whether the next Turn could run, as far as the Session's row tells; the flush decides."""
-    return bool(row["process"] == "ready" and row["running_turn"] is None and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"])
+    return bool(
+        row["process"] == "ready" and row["running_turn"] is None and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"]
+    )
 
 
 def _answer(question: Any) -> bytes:
