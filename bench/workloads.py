@@ -70,11 +70,8 @@ class Caller:
         url = f"{self.installation.url}/v1/sessions/{session}/events/stream?after={after}"
         async with self._http.get(url, headers=self._headers) as reply:
             await self.enqueue(session, f"stream:{count}")
-            kind = b""
             async for line in reply.content:
-                if line.startswith(b"event:"):
-                    kind = line[6:].strip()
-                elif line.startswith(b"data:") and kind == b"turn.output":
+                if line.startswith(b"data:") and b'"kind":"turn.output"' in line:
                     text = json.loads(line[5:])["data"][0]["text"]
                     found.append((int(text.split()[1]), time.monotonic_ns()))
                     if len(found) == count:

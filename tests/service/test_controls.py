@@ -196,7 +196,7 @@ async def test_three_failed_starts_hold_the_session_until_a_person_resumes_it(da
         hold = (await h.until(session, "session.held"))["data"]
         assert hold["kind"] == "process_failed"
         assert (await h.turn(session, turn, 0))["status"] == "queued"
-        explained = await h.plane.sessions.explain(h.principal, session)
+        explained = await h.plane.explanations.explain(h.principal, session)
         assert explained.state == "held"
         h.host.auto_init = True
         await control(h, "resume", session, hold["hold_id"])
@@ -296,7 +296,7 @@ async def test_a_computer_that_cannot_start_backs_off_and_says_why(database, tmp
         made = await h.create()
         failed = await h.until(made["session"]["id"], "session.process_failed")
         assert failed["data"]["cause"] == "image_failed" and "step 2" in failed["data"]["message"]
-        explained = await h.plane.sessions.explain(h.principal, made["session"]["id"])
+        explained = await h.plane.explanations.explain(h.principal, made["session"]["id"])
         assert explained.state in ("backing_off", "computer_failed")
 
 
@@ -311,7 +311,7 @@ async def test_without_room_a_turn_waits_and_explain_says_for_what(database, tmp
             await connection.execute("DELETE FROM workers WHERE name <> 'tiny'")
         made = await h.create()
         await h.plane.processes.place(made["session"]["id"])
-        explained = await h.plane.sessions.explain(h.principal, made["session"]["id"])
+        explained = await h.plane.explanations.explain(h.principal, made["session"]["id"])
         assert explained.state == "waiting_for_capacity" and "1 CPU" in explained.sentence
 
 

@@ -87,6 +87,7 @@ class Listener:
             ws="websockets-sansio",
             ws_max_size=LINK_MESSAGE_BYTES,
             ws_per_message_deflate=False,
+            proxy_headers=False,
             lifespan="off",
             log_config=None,
             access_log=False,

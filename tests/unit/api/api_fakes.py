@@ -127,7 +127,7 @@ class World:
     open_link: Callable[[str, Any], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"principals", "sessions", "turns", "controls", "events", "agents", "deployments", "links", "blobs", "health"}:
+        if name in {"principals", "sessions", "explanations", "turns", "controls", "events", "agents", "deployments", "links", "blobs", "health"}:
             return _Service(self, name)
         raise AttributeError(name)
 
@@ -196,7 +196,7 @@ class Operations:
         return Page(items=(session(),), next_cursor="next")
 
     @staticmethod
-    async def sessions_explain(world: World, principal: Any, session_id: str) -> Explanation:
+    async def explanations_explain(world: World, principal: Any, session_id: str) -> Explanation:
         known(session_id)
         return Explanation(session_id=session_id, state="idle", sentence="There is nothing to do.", facts={})
 

@@ -65,7 +65,7 @@ async def get(call: Call[Nothing, Nothing]) -> Answer:
 
 
 async def explain(call: Call[Nothing, Nothing]) -> Answer:
-    return encoded(await call.services.sessions.explain(call.principal, call.path["session_id"]))
+    return encoded(await call.services.explanations.explain(call.principal, call.path["session_id"]))
 
 
 async def interrupt(call: Call[Nothing, Nothing]) -> Answer:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.faults import fault_point
 from helmr.control.service.hub import Hub
+from helmr.control.service.recent import Recent
 from helmr.control.service.reply import Reply
 from helmr.control.store.flush import Admit, Flushed
 from helmr.control.store.pool import Connection, Database
@@ -58,6 +59,7 @@ class Core:
         self.batcher = batcher
         self.hub = hub
         self.origin = origin
+        self.recent = Recent()
         self.reactor: Reactor | None = None
 
     async def write(self, name: str, work: Callable[[Connection, Effects], Awaitable[T]]) -> T:
@@ -80,10 +82,15 @@ class Core:
         self.follow_up(effects)
         return value
 
+    def changed(self, session_id: str) -> None:
+        """The Session changed by another way than a flush here: what is remembered of it is forgotten, readers look again."""
+        self.recent.forget_session(session_id)
+        self.hub.touch(session_id)
+
     def follow_up(self, effects: Effects) -> None:
         """Carry effects out."""
         for session_id in effects.touched:
-            self.hub.touch(session_id)
+            self.changed(session_id)
         reactor = self.reactor
         if reactor is None:
             return

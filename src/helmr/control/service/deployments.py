@@ -10,13 +10,13 @@ from typing import Any, Final
 import structlog
 
 from helmr.control.service import render
+from helmr.control.service.asked import decode_cursor, encode_cursor
 from helmr.control.service.background import Background, Coalesced
 from helmr.control.service.core import Core, Effects, Retry
 from helmr.control.service.links import Links, WorkerEnd
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
-from helmr.control.service.sessions import decode_cursor, encode_cursor
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import deployments, identity
 from helmr.objects.listing import File, read_listing

@@ -69,7 +69,7 @@ class WorkerEnd:
             if seat is None:
                 return
             if seat.attached:
-                self._links.dispatcher.on_frames(seat, body)
+                self._links.dispatcher.hearing.on_frames(seat, body)
             else:
                 self.early.setdefault(slot, []).append(body)
             return
@@ -156,7 +156,7 @@ class Links:
         for end in list(self._ends.values()):
             for seat in list(end.seats.values()):
                 if not seat.guests and await self._processes.computer_rests(seat.computer_id, seat.fence):
-                    self.dispatcher.remove_seat(seat)
+                    self.dispatcher.roster.remove_seat(seat)
                     end.seats.pop(seat.slot, None)
                     end.link.send(control("computer.stop", computer=seat.computer_id, fence=seat.fence))
 
@@ -184,7 +184,7 @@ class Links:
     def ended(self, end: WorkerEnd) -> None:
         """The link is gone. Its Computers go on by themselves; nothing is settled for that (C3)."""
         for seat in end.seats.values():
-            self.dispatcher.remove_seat(seat)
+            self.dispatcher.roster.remove_seat(seat)
         end.seats.clear()
         if end.worker_id is not None and self._ends.get(end.worker_id) is end:
             del self._ends[end.worker_id]
@@ -278,7 +278,7 @@ class Links:
         error = said.get("error") or {"code": "computer_gone", "message": "The Computer stopped."}
         seat = end.seat_of(computer_id)
         if seat is not None and seat.fence == fence:
-            self.dispatcher.remove_seat(seat)
+            self.dispatcher.roster.remove_seat(seat)
             end.seats.pop(seat.slot, None)
         if state == "failed":
             await self._processes.computer_failed(computer_id, fence, error)
@@ -289,7 +289,7 @@ class Links:
     async def _attach(self, end: WorkerEnd, computer_id: str, fence: int) -> None:
         old = end.seat_of(computer_id)
         if old is not None:
-            self.dispatcher.remove_seat(old)
+            self.dispatcher.roster.remove_seat(old)
             del end.seats[old.slot]
         async with self._core.database.connection() as connection:
             row = await computers.computer_row(connection, id=computer_id)
@@ -303,7 +303,7 @@ class Links:
             worker_id=end.worker_id or "",
         )
         end.seats[seat.slot] = seat
-        self.dispatcher.add_seat(seat)
+        self.dispatcher.roster.add_seat(seat)
         acked = {str(session["channel"]): session["last_op"] for session in alive}
         end.link.send(control("computer.attach", computer=computer_id, fence=fence, slot=seat.slot, acked=acked))
 
@@ -318,7 +318,7 @@ class Links:
         for stray in known - {row["channel"] for row in alive}:
             end.link.send(control("session.kill", computer=seat.computer_id, channel=stray, reason="unknown"))
         for body in end.early.pop(seat.slot, ()):
-            self.dispatcher.on_frames(seat, body)
+            self.dispatcher.hearing.on_frames(seat, body)
         await self._place_on(seat.computer_id)
 
     def _exited(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
@@ -385,4 +385,4 @@ class Links:
             if row["residency"] == "starting":
                 self._send_start(end, row)
         for seat in list(end.seats.values()):
-            await self.dispatcher.look(seat)
+            await self.dispatcher.telling.look(seat)

@@ -15,6 +15,7 @@ from helmr.control.service.creations import Creations
 from helmr.control.service.deployments import Blobs, Deployments
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.events import Events
+from helmr.control.service.explaining import Explanations
 from helmr.control.service.health import Health
 from helmr.control.service.hub import Hub
 from helmr.control.service.links import Links, LogLine
@@ -51,11 +52,12 @@ class ControlPlane:
         self._flushes = PostgresFlush(database)
         self._batcher = Batcher(self._flushes, origin=self.origin)
         self.hub = Hub()
-        core = Core(database, self._batcher, self.hub, origin=self.origin)
+        core = self._core = Core(database, self._batcher, self.hub, origin=self.origin)
         manifests = Manifests()
         self.principals = Principals(database, worker_token=config.worker_token)
         self._creations = Creations(database, origin=self.origin)
         self.sessions = Sessions(core, manifests, self._creations)
+        self.explanations = Explanations(core, manifests)
         self.turns = Turns(core, Reads(database))
         self.controls = Controls(core)
         self.events = Events(core)
@@ -96,7 +98,7 @@ class ControlPlane:
         if origin == self.id:
             return
         for session_id in filter(None, ids.split(",")):
-            self.hub.touch(session_id)
+            self._core.changed(session_id)
             self.dispatcher.sync_session(session_id)
         self.links.poke()
 

@@ -1,14 +1,12 @@
-"""Sessions: creation, reading, listing, explanation. SPEC [S1]-[S5], [S23], [S25]."""
+"""Sessions: creation, reading, listing. SPEC [S1]-[S5], [S25]."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from helmr.control.domain.explain import Facts, explain
 from helmr.control.service import render
+from helmr.control.service.asked import check_input, check_labels, check_session_key, decode_cursor, encode_cursor
 from helmr.control.service.core import Core, check_key
 from helmr.control.service.creations import Creations
 from helmr.control.service.manifests import Manifests, agent_of, template_of
@@ -16,9 +14,8 @@ from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
 from helmr.control.store.creation import Created, Creation
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, deployments, identity, messages, sessions, turns
+from helmr.control.store.queries import deployments, identity, sessions
 from helmr.protocol import jsontext
-from helmr.protocol.content import input_bytes, input_content
 from helmr.protocol.duration import format_retention
 from helmr.protocol.errors import (
     ChannelUnavailable,
@@ -27,17 +24,14 @@ from helmr.protocol.errors import (
     ComputerNotFound,
     HelmrError,
     IdempotencyConflict,
-    InputEmpty,
-    InvalidCursor,
     InvalidValue,
     NoCurrentDeployment,
     SessionKeyConflict,
     SessionNotFound,
 )
 from helmr.protocol.ids import is_id, new_id
-from helmr.protocol.limits import KEY_BYTES, LABEL_BYTES, LABELS
 from helmr.protocol.manifest import Manifest, TemplateManifest
-from helmr.protocol.shapes import Explanation, Hold, Session, SessionPage, TurnSummary
+from helmr.protocol.shapes import Hold, Session, SessionPage, TurnSummary
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
 
@@ -225,59 +219,6 @@ class Sessions:
         following = encode_cursor(items[-1].id) if len(rows) > limit else None
         return SessionPage(items=tuple(items), next_cursor=following)
 
-    async def explain(self, principal: Principal, session_id: str) -> Explanation:
-        """What the Session waits for, in one sentence and its facts [S23]."""
-        principal.require("sessions.read")
-        async with self._core.database.connection() as connection:
-            row = await session_of(connection, principal, session_id)
-            now = await connection.fetchval("SELECT clock_timestamp()")
-            in_force = await holds_on(connection, [session_id])
-            below = await sessions.latest_idle_below(connection, ids=[session_id])
-            facts: dict[str, Any] = {
-                "status": row["status"],
-                "queued": row["next_turn"] - 1 - row["claimed_turn"],
-                "process": row["process"],
-                "attempt": row["attempt"],
-                "holds": [{"id": str(hold["id"]), "kind": hold["kind"], "session_id": str(hold["session_id"])} for hold in in_force],
-                "workers_alive": await computers.workers_alive(connection),
-                "unclosed_children": below[0]["unclosed"] if below else 0,
-            }
-            if row["retry_at"] is not None:
-                facts["retry_in"] = max(0.0, (row["retry_at"] - now).total_seconds())
-            if row["running_turn"] is not None:
-                turn = await turns.turn_row(connection, id=row["running_turn"])
-                facts["running_sequence"] = turn["sequence"]
-                facts["running_for"] = (now - turn["started_at"]).total_seconds()
-                facts["pending_questions"] = await messages.count_pending(connection, turn_id=row["running_turn"])
-            if row["stop_cause"] is not None:
-                facts["stop_cause"] = row["stop_cause"]
-                facts["stopping_for"] = (now - row["stop_at"]).total_seconds()
-            if row["init_deadline_at"] is not None:
-                environment_ms = await connection.fetchval("SELECT max_init_ms FROM environments WHERE id = $1", row["environment_id"])
-                started = row["init_deadline_at"].timestamp() - environment_ms / 1000
-                facts["starting_for"] = max(0.0, now.timestamp() - started)
-            facts |= await self._computer_facts(connection, row)
-        state, sentence = explain(Facts(**facts))
-        return Explanation(session_id=row_id(row), state=state, sentence=sentence, facts=facts)
-
-    async def _computer_facts(self, connection: Connection, row: Any) -> dict[str, Any]:
-        if row["computer_id"] is None:
-            template = template_of(await self._manifests.load(connection, row["deployment_id"]), row["template"])
-            return {"wants_cpu": template.cpu, "wants_memory": template.memory}
-        computer = await computers.computer_row(connection, id=row["computer_id"])
-        worker = await computers.worker_row(connection, id=computer["worker_id"]) if computer["worker_id"] else None
-        facts: dict[str, Any] = {
-            "has_computer": True,
-            "residency": computer["residency"],
-            "wants_cpu": computer["cpu"],
-            "wants_memory": computer["memory"],
-            "computer_worker_alive": worker is None or worker["alive"],
-        }
-        if computer["error"] is not None:
-            error = jsontext.loads(computer["error"])
-            facts["computer_error"] = error.get("message") or error["code"]
-        return facts
-
     async def _shapes(self, connection: Connection, principal: Principal, rows: Sequence[Any]) -> list[Session]:
         ids = [row["id"] for row in rows]
         if not ids:
@@ -287,18 +228,13 @@ class Sessions:
             labels.setdefault(label["session_id"], {})[label["name"]] = label["value"]
         held: dict[Any, list[Hold]] = {}
         if any(row["held"] for row in rows):
-            for hold in await holds_on(connection, ids):
+            for hold in await sessions.holds_on(connection, ids=ids):
                 held.setdefault(hold["on_session"], []).append(_hold(principal, hold))
         first = {turn["session_id"]: turn for turn in await sessions.first_turns(connection, ids=ids)}
         below = {row["top"]: row for row in await sessions.latest_idle_below(connection, ids=ids)}
         return [
             _session(row, labels.get(row["id"], {}), held.get(row["id"], []), first.get(row["id"]), below.get(row["id"])) for row in rows
         ]
-
-
-def holds_on(connection: Connection, ids: Sequence[Any]) -> Any:
-    """The holds that apply to each of `ids`: a query to await."""
-    return sessions.holds_on(connection, ids=list(ids))
 
 
 def row_id(row: Any) -> Any:
@@ -319,53 +255,6 @@ def made_of(template: TemplateManifest) -> bytes:
     """What a Computer of this Template is made of: image and resources, by which a given Computer is compared [S2]."""
     wire = to_wire(template)
     return jsontext.fingerprint({part: wire[part] for part in ("image", "cpu", "memory", "pids")})
-
-
-def check_session_key(key: str | None) -> None:
-    if key is not None and not 1 <= len(key.encode()) <= KEY_BYTES:
-        raise InvalidValue(f"A Session key is 1 to {KEY_BYTES} bytes of UTF-8.")
-    if key is not None and "\0" in key:
-        raise InvalidValue("A Session key holds no NUL.")
-
-
-def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    if len(labels) > LABELS:
-        raise InvalidValue(f"A Session has at most {LABELS} labels.")
-    for name, value in labels.items():
-        for text in (name, value):
-            if "\0" in text or len(text.encode()) > LABEL_BYTES:
-                raise InvalidValue(f"A label's name and value are at most {LABEL_BYTES} bytes each, without NUL.")
-        if not name or ":" in name:
-            raise InvalidValue("A label's name is not empty and has no colon.")
-    return dict(labels)
-
-
-def check_input(kind: str, value: Any) -> bytes:
-    """The stored input of an Agent of that kind [S1]. Schemas are evaluated in the guest only."""
-    if kind == "text":
-        if isinstance(value, str):
-            raise InvalidValue(
-                "A text Agent's input is a list of text parts, not a string.", hint='Send [{"type": "text", "text": "..."}].'
-            )
-        return input_bytes(input_content(value))
-    if value == []:
-        raise InputEmpty("The input is an empty list. Leave it out to make a Session without a Turn.")
-    return input_bytes(value)
-
-
-def encode_cursor(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def decode_cursor(cursor: str) -> str:
-    """Raises `InvalidCursor` for what is none of ours."""
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        raise InvalidCursor() from None
-    if not is_id(text):
-        raise InvalidCursor()
-    return text
 
 
 def _hold(principal: Principal, row: Any) -> Hold:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from helmr.control.service import render, stops
+from helmr.control.service.asked import check_input
 from helmr.control.service.core import Core, Effects, Retry, check_key, record
 from helmr.control.service.principals import Principal
 from helmr.control.service.reads import Reads
 from helmr.control.service.reply import Reply
-from helmr.control.service.sessions import check_input, session_of
-from helmr.control.store.flush import Admit
+from helmr.control.service.sessions import session_of
+from helmr.control.store.flush import Admit, Flushed
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import messages, sessions, turns
 from helmr.protocol import jsontext
@@ -33,6 +34,9 @@ from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.shapes import TurnPage, TurnState
 from helmr.protocol.states import TERMINAL
 from helmr.protocol.wire import from_wire
+
+_LOOK_AGAIN_SECONDS: Final = 5.0
+"""A notice of another control plane may be lost: a wait reads again after this (I6)."""
 
 
 class Turns:
@@ -65,6 +69,7 @@ class Turns:
         if flushed.outcome == "ok":
             reactor = self._core.reactor
             assert reactor is not None
+            self._core.recent.put(turn_id, _admitted_row(item, flushed))
             reactor.admitted(item, flushed)
             body = f'{{"id":"{turn_id}","session_id":"{session_id}","sequence":{flushed.turn_sequence}}}'
             return Reply(body.encode())
@@ -82,22 +87,23 @@ class Turns:
         principal.require("sessions.read")
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_seconds
+        row = self._core.recent.get(turn_id)
         while True:
             future = self._core.hub.expect(session_id, turn_id) if wait_seconds > 0 else None
             try:
-                row = await self._reads.turn(turn_id) if is_id(turn_id) else None
+                if row is None or (row["status"] not in TERMINAL and (future is None or loop.time() >= end)):
+                    row = await self._reads.turn(turn_id) if is_id(turn_id) else None
                 if row is None or str(row["session_id"]) != session_id or str(row["environment_id"]) != principal.environment_id:
                     await self._kind(principal, session_id)
                     raise TurnNotFound()
                 if future is None or row["status"] in TERMINAL or loop.time() >= end:
                     return render.turn_state(row)
                 try:
-                    async with asyncio.timeout_at(end):
+                    async with asyncio.timeout_at(min(end, loop.time() + _LOOK_AGAIN_SECONDS)):
                         members = await future
                 except TimeoutError:
-                    continue
-                if members is not None:
-                    return render.turn_state({**row, **members})
+                    members = None
+                row = {**row, **members} if members is not None else None
             finally:
                 if future is not None:
                     self._core.hub.forget(session_id, future)
@@ -177,6 +183,24 @@ class Turns:
             self._kinds.clear()
         self._kinds[session_id] = (principal.environment_id, row["input_kind"])
         return row["input_kind"]
+
+
+def _admitted_row(item: Admit, flushed: Flushed) -> dict[str, Any]:
+    """The row of a Turn as its admission wrote it."""
+    running = flushed.next_turn is not None
+    empty = dict.fromkeys(("result", "response", "error", "terminal_at", "payload_expired_at"))
+    return {
+        **empty,
+        "id": item.turn_id,
+        "session_id": item.session_id,
+        "environment_id": item.environment_id,
+        "sequence": flushed.turn_sequence,
+        "status": "running" if running else "queued",
+        "source": item.source,
+        "input": item.input,
+        "created_at": flushed.at,
+        "started_at": flushed.at if running else None,
+    }
 
 
 def _retry(principal: Principal, operation: str, target: str, key: str | None, request: Any) -> Retry:

@@ -30,9 +30,9 @@ class Overdue:
             stops = await sessions.stops_overdue(connection, seconds=CLEANUP_SECONDS + 1, count=BATCH)
             ends = await processes.ends_overdue(connection, count=BATCH)
         for row in inits:
-            await plane.dispatcher.init_overdue(str(row["id"]))
+            await plane.dispatcher.telling.init_overdue(str(row["id"]))
         for row in stops:
-            await plane.dispatcher.force_stop(str(row["id"]))
+            await plane.dispatcher.telling.force_stop(str(row["id"]))
         for row in ends:
-            plane.dispatcher.kill(str(row["computer_id"]), row["channel"], "end_overdue")
+            plane.dispatcher.roster.kill(str(row["computer_id"]), row["channel"], "end_overdue")
         return False

@@ -16,3 +16,8 @@ SELECT sequence, turn_id, kind, data, created_at FROM events WHERE session_id = 
 
 -- name: timeline_state(session_id, environment_id)^
 SELECT next_event, retained_after, sealed, status FROM sessions WHERE id = :session_id AND environment_id = :environment_id;
+
+-- name: nth_output(session_id, turn_id, skipped)$
+-- The sequence of one of a Turn's outputs, by its place among them.
+SELECT sequence FROM events WHERE session_id = :session_id AND turn_id = :turn_id AND kind = 'turn.output'
+ORDER BY sequence OFFSET :skipped LIMIT 1;
