@@ -7,6 +7,7 @@ import asyncio
 import json
 import statistics
 import time
+import uuid
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -169,13 +170,14 @@ async def w5(caller: Caller, sessions: list[str], turns: int = 10) -> dict[str, 
 
 async def _submit(caller: Caller, sessions: list[str], kind: str, turns: int, *, retry: bool) -> dict[tuple[str, int], str]:
     handles: dict[tuple[str, int], str] = {}
+    run = uuid.uuid4().hex
 
     async def client(first: int) -> None:
         for number in range(turns):
             for session in sessions[first::32]:
                 while True:
                     try:
-                        handles[session, number] = await caller.enqueue(session, f"{kind}:{number}", f"{kind}-{id(handles)}-{number}")
+                        handles[session, number] = await caller.enqueue(session, f"{kind}:{number}", f"{kind}-{run}-{number}")
                         break
                     except (aiohttp.ClientError, ConnectionError, OSError):
                         if not retry:

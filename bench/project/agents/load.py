@@ -6,7 +6,7 @@ import time
 
 from helmr import AgentContext, Turn, agent, image, template
 
-computer = template(id="bench", image=image("bench").from_host(), resources={"cpu": 0.1, "memory": "1GiB", "pids": 4096})
+computer = template(id="bench", image=image("bench").from_host(), resources={"cpu": 1, "memory": "1GiB", "pids": 4096})
 _log = -1
 
 

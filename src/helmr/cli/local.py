@@ -127,6 +127,8 @@ def worker(
     _installed("worker")
     import asyncio
 
+    import uvloop
+
     from helmr.host.worker.config import WorkerConfig
     from helmr.host.worker.process import WorkerProcessConfig, run_worker
     from helmr.protocol.duration import duration_ms
@@ -136,5 +138,6 @@ def worker(
         state=state, drain_seconds=duration_ms(drain) / 1000, **{key: value for key, value in given.items() if value is not None}
     )
     config = WorkerProcessConfig(state=state, url=url, credential=credential, hostd_state=hostd_state, driver=driver, worker=settings)
-    asyncio.run(run_worker(config))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run_worker(config))
     return 0

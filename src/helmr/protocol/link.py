@@ -1,15 +1,17 @@
 """The worker link: one ordered stream of messages between a worker and a control plane.
 
 A message is `slot u32 (big-endian) | body`. Slot 0 is control: the body is a JSON object whose "t" names its kind. Any other slot is a
-Computer attached on this link, and the body is whole guest frames, as in `frames`. Over the network a message is one WebSocket binary
-message; in `helmr dev` it is a call. A lost link loses nothing: the worker says hello again and each Computer is attached anew.
+Computer attached on this link, and the body is whole guest frames, as in `frames`. Over the network those that wait together travel in
+one WebSocket binary message (`pack`), since each one costs a system call and a wake-up; in `helmr dev` a message is a call. A lost link
+loses nothing: the worker says hello again and each Computer is attached anew.
 DESIGN I4, I6, I8.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from helmr.protocol import jsontext
@@ -17,6 +19,8 @@ from helmr.protocol import jsontext
 PROTOCOL: Final = 1
 SLOT: Final = struct.Struct(">I")
 CONTROL: Final = 0
+PACKED_BYTES: Final = 256 * 1024
+"""How much of what waits is packed into one network message."""
 
 FROM_WORKER: Final = {
     "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version, draining}, `incarnation`?, "
@@ -62,6 +66,40 @@ def guest(slot: int, frames: bytes) -> bytes:
 def split(message: bytes) -> tuple[int, bytes]:
     """The slot and the body of a message."""
     return SLOT.unpack_from(message)[0], message[SLOT.size :]
+
+
+def pack(messages: Sequence[bytes]) -> bytes:
+    """Messages as one network message: each with its length (u32, big-endian) before it."""
+    parts: list[bytes] = []
+    for message in messages:
+        parts.append(SLOT.pack(len(message)))
+        parts.append(message)
+    return b"".join(parts)
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """The messages of a network message. Raises `ValueError` when `pack` can't have made it."""
+    found: list[bytes] = []
+    start, end = 0, len(data)
+    while start < end:
+        if end - start < SLOT.size:
+            raise ValueError("A network message ends within a length.")
+        body = start + SLOT.size
+        start = body + SLOT.unpack_from(data, start)[0]
+        if start > end:
+            raise ValueError("A network message is shorter than it says.")
+        found.append(data[body:start])
+    return found
+
+
+def take(queue: deque[bytes], limit: int = PACKED_BYTES) -> list[bytes]:
+    """What goes into the next network message: from the left of `queue`, at least one, up to `limit` bytes."""
+    taken = [queue.popleft()]
+    size = len(taken[0])
+    while queue and size + len(queue[0]) <= limit:
+        taken.append(queue.popleft())
+        size += len(taken[-1])
+    return taken
 
 
 class Link(Protocol):

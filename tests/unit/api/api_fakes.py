@@ -127,7 +127,8 @@ class World:
     open_link: Callable[[str, Any], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"principals", "sessions", "explanations", "turns", "controls", "events", "agents", "deployments", "links", "blobs", "health"}:
+        nouns = "principals sessions explanations turns controls events agents deployments links blobs health"
+        if name in nouns.split():
             return _Service(self, name)
         raise AttributeError(name)
 

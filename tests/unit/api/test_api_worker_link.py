@@ -15,7 +15,7 @@ from tests.unit.api.api_server import Served
 from helmr.control.api.worker_link import WebSocketLink
 from helmr.host.worker.link_websocket import WebSocketLinks
 from helmr.host.worker.ports import LinkUnavailable
-from helmr.protocol.link import Link
+from helmr.protocol.link import Link, pack, unpack
 
 pytestmark = pytest.mark.anyio
 
@@ -87,9 +87,12 @@ async def test_messages_pass_both_ways_in_order(served: Served, ends: asyncio.Qu
         assert end.worker == "worker-1"
         for message in messages:
             end.link.send(message)
-            await worker.send_bytes(message)
+            await worker.send_bytes(pack([message]))
         assert end.link.queued_bytes > 0
-        assert [await worker.receive_bytes() for _ in messages] == messages
+        received: list[bytes] = []
+        while len(received) < len(messages):
+            received += unpack(await worker.receive_bytes())
+        assert received == messages
         assert [await end.received.get() for _ in messages] == messages
         assert end.link.queued_bytes == 0
         assert "helmr_worker_links 1.0" in await metrics(served)
@@ -133,20 +136,20 @@ async def test_a_close_writes_what_was_sent_before_it_and_is_not_told_to_its_own
         end.link.send(b"last")
         end.link.close("\u00fcber" * 100)
         end.link.send(b"too late")
-        assert await worker.receive_bytes() == b"last"
+        assert unpack(await worker.receive_bytes()) == [b"last"]
         assert (await worker.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING)
         assert worker.close_code == 1000
     assert end.closes == 0
 
 
-@pytest.mark.parametrize(("message", "code"), [("text", 1003), (b"explode", 1011)])
+@pytest.mark.parametrize(("message", "code"), [("text", 1003), (pack([b"explode"]), 1011), (b"\0\0\0\x09short", 1011), (b"\0", 1011)])
 async def test_a_message_that_breaks_the_rules_ends_the_link(
     served: Served, ends: asyncio.Queue[End], bounded: Bounded, message: str | bytes, code: int
 ) -> None:
     async with bounded(), aiohttp.ClientSession() as session, session.ws_connect(served.url + PATH, headers=HEADERS) as worker:
         end = await ends.get()
         await (worker.send_str(message) if isinstance(message, str) else worker.send_bytes(message))
-        await worker.send_bytes(b"after it")
+        await worker.send_bytes(pack([b"after it"]))
         await worker.receive()
         assert worker.close_code == code
         await end.closed.wait()

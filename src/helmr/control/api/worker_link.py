@@ -11,6 +11,7 @@ import structlog
 from helmr.control.api.problems import PROBLEM_JSON, problem
 from helmr.protocol.errors import HelmrError, ShuttingDown, Unauthenticated
 from helmr.protocol.ids import new_id
+from helmr.protocol.link import pack, take, unpack
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -84,9 +85,9 @@ class WebSocketLink:
         """Write what is queued until the link is closed; the close frame is the last."""
         while True:
             while self._queue:
-                message = self._queue.popleft()
-                await send({"type": "websocket.send", "bytes": message})
-                self._queued -= min(len(message), self._queued)
+                taken = take(self._queue)
+                await send({"type": "websocket.send", "bytes": pack(taken)})
+                self._queued -= min(sum(map(len, taken)), self._queued)
             if self._closing is not None:
                 await self.say_closed(send)
                 return
@@ -200,7 +201,8 @@ async def _read(receive: Receive, link: WebSocketLink, end: LinkEnd, worker: str
             link.end(TOO_BIG, "the message is too long")
         else:
             try:
-                end.on_message(data)
+                for part in unpack(data):
+                    end.on_message(part)
             except Exception:
                 log.exception("worker_link_message_failed", worker=worker)
                 link.end(FAILED, "the message could not be handled")

@@ -115,6 +115,9 @@ class Flushes(Protocol):
         ...
 
 
+_PLANS_LAST = 16_384
+"""Flushes after which plans are made anew at the latest."""
+
 _FLUSH = "SELECT * FROM flush_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)"
 
 
@@ -125,16 +128,26 @@ class PostgresFlush:
         self._database = database
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._statement: Any = None
+        self._flushes = 0
+        self._next_plan = 4
 
     async def flush(self, batch: Batch, *, wait: bool, origin: str | None) -> dict[str, list[Flushed]]:
         try:
             with database_errors():
                 statement = await self._prepared()
+                await self._replan()
                 rows = await statement.fetch(*_parameters(batch, wait, origin))
         except BaseException:
             await self._check()
             raise
         return _outcomes(rows)
+
+    async def _replan(self) -> None:
+        """Have the plans made anew as the tables grow: a plan made for an empty table reads all of a large one."""
+        self._flushes += 1
+        if self._flushes == self._next_plan and self._connection is not None:
+            self._next_plan = self._flushes + min(self._flushes * 3, _PLANS_LAST)
+            await self._connection.execute("DISCARD PLANS")
 
     async def close(self) -> None:
         connection, self._connection, self._statement = self._connection, None, None

@@ -15,7 +15,7 @@ import structlog
 
 from helmr.host.worker.flow import LOW_WATER, MESSAGE_BYTES, OVERFLOW_BYTES
 from helmr.host.worker.ports import LinkUnavailable, WorkerEnd
-from helmr.protocol.link import Link
+from helmr.protocol.link import Link, pack, take, unpack
 
 _log = structlog.get_logger("helmr.worker.link")
 
@@ -142,19 +142,25 @@ class WebSocketLink:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 _log.warning("link.not_binary", kind=str(message.type))
                 return
-            self._end.on_message(message.data)
+            try:
+                messages = unpack(message.data)
+            except ValueError as error:
+                _log.warning("link.malformed", error=str(error))
+                return
+            for part in messages:
+                self._end.on_message(part)
 
     async def _write(self) -> None:
         low = True
         while True:
             while self._queue:
-                message = self._queue.popleft()
+                taken = take(self._queue)
                 try:
-                    await self._socket.send_bytes(message)
+                    await self._socket.send_bytes(pack(taken))
                 except (aiohttp.ClientError, OSError) as error:
                     _log.info("link.write_failed", error=str(error) or type(error).__name__)
                     return
-                self._queued -= len(message)
+                self._queued -= sum(map(len, taken))
                 if self._queued > LOW_WATER:
                     low = False
                 elif not low:
