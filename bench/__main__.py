@@ -1,6 +1,6 @@
 """`make bench`: W1 to W5 on a whole installation of its own, as ratios to the bare-SQL floor measured in the same run.
 
-    python -m bench [--only W1,W2] [--sessions 200] [--computers 8] [--driver bubblewrap]
+python -m bench [--only W1,W2] [--sessions 200] [--computers 8] [--driver bubblewrap]
 """
 
 from __future__ import annotations
@@ -21,19 +21,31 @@ async def run(options: argparse.Namespace) -> None:
     wanted = set(options.only.split(","))
     async with Installation(options.driver) as installation:
         bare = await floor.measure(installation.dsn, turns=200, sessions=options.sessions)
-        print(f"floor (bare SQL, 4 commits a Turn): {bare.turn_p50_ms:.2f} ms a Turn, {bare.turns_per_second:.0f} Turns/s, "
-              f"{bare.chunks_per_second:.0f} chunks/s, 10,000 rows in {bare.create_seconds:.1f} s; load {os.getloadavg()[0]:.1f}")
+        print(
+            f"floor (bare SQL, 4 commits a Turn): {bare.turn_p50_ms:.2f} ms a Turn, {bare.turns_per_second:.0f} Turns/s, "
+            f"{bare.chunks_per_second:.0f} chunks/s, 10,000 rows in {bare.create_seconds:.1f} s; load {os.getloadavg()[0]:.1f}"
+        )
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=280)) as http:
             caller = workloads.Caller(installation, http)
             if "W1" in wanted:
                 for kind in ("quiet", "echo"):
                     found = await workloads.w1(caller, kind)
-                    say(f"W1 {kind}", f"p50 {found['p50_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms", found["p50_ms"] / bare.turn_p50_ms, found)
+                    say(
+                        f"W1 {kind}",
+                        f"p50 {found['p50_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms",
+                        found["p50_ms"] / bare.turn_p50_ms,
+                        found,
+                    )
             if "W3" in wanted:
                 found = await workloads.w3(caller)
                 ratio = found["chunks_per_second"] / bare.chunks_per_second
-                say("W3", f"{found['chunks_per_second']:.0f} chunks/s, p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f}", ratio, found)
+                say(
+                    "W3",
+                    f"{found['chunks_per_second']:.0f} chunks/s, p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f}",
+                    ratio,
+                    found,
+                )
             if "W4" in wanted:
                 found = await workloads.w4(caller)
                 text = f"10,000 Sessions in {found['seconds']:.1f} s, {found['kib_each']:.2f} KiB each"
@@ -47,8 +59,10 @@ async def run(options: argparse.Namespace) -> None:
                     say(f"W2 {kind}", text, found["turns_per_second"] / bare.turns_per_second, found)
                 if "W5" in wanted:
                     found = await workloads.w5(caller, sessions)
-                    text = (f"kill -9: first handler after {found['first_handler_s']:.2f} s, all done after {found['all_done_s']:.2f} s; "
-                            f"run twice {found['run_twice']}, never {found['never_run']}")
+                    text = (
+                        f"kill -9: first handler after {found['first_handler_s']:.2f} s, all done after {found['all_done_s']:.2f} s; "
+                        f"run twice {found['run_twice']}, never {found['never_run']}"
+                    )
                     say("W5", text, None, found)
 
 

@@ -4,6 +4,7 @@ the handlers left: nothing the server says of itself is trusted."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import statistics
 import time
@@ -58,9 +59,7 @@ class Caller:
         for made in first:
             await self.outcome(made["session"]["id"], made["turn"]["id"])
         places = [(await self.call("GET", f"/v1/sessions/{made['session']['id']}"))["computer_id"] for made in first]
-        made = first + await pooled(
-            16, range(count - len(first)), lambda number: self.create("quiet:warm", places[number % len(places)])
-        )
+        made = first + await pooled(16, range(count - len(first)), lambda number: self.create("quiet:warm", places[number % len(places)]))
         await pooled(16, made[len(first) :], lambda m: self.outcome(m["session"]["id"], m["turn"]["id"]))
         return [m["session"]["id"] for m in made]
 
@@ -150,7 +149,7 @@ async def w5(caller: Caller, sessions: list[str], turns: int = 10) -> dict[str, 
     total, base = len(sessions) * turns, len(installation.marks())
     submitting = asyncio.ensure_future(_submit(caller, sessions, "slow", turns, retry=True))
     while len(installation.marks()) - base < total * 2 * 0.4:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # files of Computers give their host no event
     killed = time.monotonic_ns()
     installation.kill_server()
     await installation.start_server()
@@ -216,7 +215,7 @@ def verify(installation: Installation, handles: dict[tuple[str, int], str]) -> d
         marks.sort()
         order = [number for _, kind, number in marks if kind == "S"]
         disorder += order != sorted(order)
-        overlaps += any(first[1] == "S" and second[1] == "S" for first, second in zip(marks, marks[1:], strict=False))
+        overlaps += any(first[1] == "S" and second[1] == "S" for first, second in itertools.pairwise(marks))
     return {
         "run_twice": sum(count > 1 for count in starts.values()),
         "never_run": sum(turn not in starts for turn in of),

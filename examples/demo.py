@@ -1,9 +1,9 @@
 """`make demo`: the main job, from nothing, on this machine.
 
-Starts `helmr dev` on a copy of `examples/reviewer` that carries the history of a git repository (by default this one), creates a Session, follows
-it, enqueues a second Turn, prints the timeline, and ends everything.
+Starts `helmr dev` on a copy of `examples/reviewer` that carries the history of a git repository (by default this one), creates a Session,
+follows it, enqueues a second Turn, prints the timeline, and ends everything.
 
-    python examples/demo.py [--repository PATH] [--range HEAD~2..HEAD] [--keep]
+    python examples/demo.py [--repository PATH] [--range HEAD~2..HEAD]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 from helmr import HelmrClient, text
@@ -33,6 +34,15 @@ def carry_repository(repository: Path, target: Path) -> list[str]:
     subprocess.run([*safe, "bundle", "create", "-q", str(target), "HEAD", "--branches"], check=True)
     count = int(subprocess.run([*safe, "rev-list", "--count", "HEAD"], check=True, capture_output=True, text=True).stdout)
     return ["HEAD~1..HEAD", f"HEAD~{min(3, count - 1)}..HEAD"] if count > 1 else ["HEAD", "HEAD"]
+
+
+def name_libraries(repository: Path, target: Path) -> None:
+    """Write what the repository's tests need as the project's requirements, so that the Computer's image has it."""
+    wanted = {"anyio", "hypothesis", "pytest-timeout"}
+    described = repository / "pyproject.toml"
+    if described.is_file():
+        wanted |= set(tomllib.loads(described.read_text()).get("project", {}).get("dependencies", ()))
+    target.write_text("".join(f"{name}\n" for name in sorted(wanted)))
 
 
 class Screen:
@@ -116,6 +126,7 @@ async def demo(options: argparse.Namespace) -> None:
     shutil.rmtree(project.parent, ignore_errors=True)
     shutil.copytree(HERE / "reviewer", project)
     ranges = carry_repository(options.repository.resolve(), project / "repo" / "repo.bundle")
+    name_libraries(options.repository.resolve(), project / "requirements.txt")
     if options.range:
         ranges[0] = options.range
     screen.say(f"starting PostgreSQL, control plane, worker and host daemon for {options.repository.resolve().name}")

@@ -122,7 +122,15 @@ class ScriptedHost:
         near.bind(end)
         far.bind(self)
         computers = [{"computer": c, "fence": v["fence"], "state": "running"} for c, v in self.computers.items()]
-        worker = {"id": self.worker_id, "name": self.name, "driver": "scripted", "base": "none", "cpu": self.cpu, "memory": 1 << 42, "version": "0"}
+        worker = {
+            "id": self.worker_id,
+            "name": self.name,
+            "driver": "scripted",
+            "base": "none",
+            "cpu": self.cpu,
+            "memory": 1 << 42,
+            "version": "0",
+        }
         self.link.send(control("hello", protocol=1, worker=worker, computers=computers))
 
     def disconnect(self) -> None:
@@ -169,7 +177,9 @@ class ScriptedHost:
 
     def _computer_start(self, said: dict[str, Any]) -> None:
         if self.refuse_computers is not None:
-            self.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="failed", error=self.refuse_computers))
+            self.link.send(
+                control("computer.state", computer=said["computer"], fence=said["fence"], state="failed", error=self.refuse_computers)
+            )
             return
         self.computers[said["computer"]] = {"fence": said["fence"]}
         self.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="running"))
@@ -281,7 +291,12 @@ async def deploy(database: Database, environment_id: str, published: Manifest) -
     data = jsontext.canonical(to_wire(published))
     async with database.connection() as connection:
         await deployments.insert_deployment(
-            connection, id=deployment_id, environment_id=environment_id, digest=hashlib.sha256(data).hexdigest(), manifest=data, promote=True
+            connection,
+            id=deployment_id,
+            environment_id=environment_id,
+            digest=hashlib.sha256(data).hexdigest(),
+            manifest=data,
+            promote=True,
         )
         await deployments.finish_deployment(connection, id=deployment_id, status="deployed", error=None)
         await deployments.make_current(connection, environment_id=environment_id, deployment_id=deployment_id)

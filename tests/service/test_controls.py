@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
+from tests.service.scripted import house
 
 from helmr.protocol.errors import HoldNotFound, MessageClosed, SessionNotOpen, TurnNotRunning, TurnStopping
 from helmr.protocol.ids import new_id
-from tests.service.scripted import house
 
 pytestmark = pytest.mark.anyio
 
@@ -236,8 +236,9 @@ async def test_a_handler_failure_is_marked_before_it_drains(database, tmp_path):
 
 async def test_a_deadline_fails_the_turn_without_a_hold(database, tmp_path):
     """[S12], UD-12."""
-    from helmr.control.upkeep.deadlines import Deadlines
     from tests.service.scripted import agent
+
+    from helmr.control.upkeep.deadlines import Deadlines
 
     async with house(database, tmp_path, agent("talker", max_turn_duration_ms=1)) as h:
         made = await h.create()
@@ -318,7 +319,7 @@ async def test_without_room_a_turn_waits_and_explain_says_for_what(database, tmp
 async def test_a_worker_silent_beyond_lease_and_grace_loses_its_turns(database, tmp_path):
     """[S14], I8: worker_lost, no strike; the returning guest is ended and the Session goes on with a new process."""
     async with house(database, tmp_path) as h:
-        session, process, turn = await running(h)
+        session, _process, turn = await running(h)
         h.host.disconnect()
         async with h.database.connection() as connection:
             worker = await connection.fetchval("UPDATE workers SET lease_until = now() - interval '31 s' RETURNING id")
@@ -336,8 +337,9 @@ async def test_a_worker_silent_beyond_lease_and_grace_loses_its_turns(database, 
 
 async def test_an_idle_session_closes_by_itself_but_not_when_work_comes_first(database, tmp_path):
     """[S21]."""
-    from helmr.control.upkeep.idle_close import IdleClose
     from tests.service.scripted import agent
+
+    from helmr.control.upkeep.idle_close import IdleClose
 
     async with house(database, tmp_path, agent("talker", close_after_idle_ms=60_000)) as h:
         idle, busy = (await h.create(None))["session"]["id"], (await h.create(None))["session"]["id"]

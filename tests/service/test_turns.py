@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.service.scripted import house
 
 from helmr.protocol.errors import IdempotencyConflict, InputEmpty, SessionKeyConflict, SessionNotFound, SessionNotOpen
-from tests.service.scripted import house
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +127,11 @@ async def test_a_session_of_another_environment_is_as_unknown_as_none(database, 
             id=h.principal.id, environment_id="00000000-0000-7000-8000-000000000000", kind="api_key", permissions=h.principal.permissions
         )
         texts = set()
-        for principal, session in ((stranger, made["session"]["id"]), (h.principal, "00000000-0000-7000-8000-00000000dead"), (h.principal, "no-id")):
+        for principal, session in (
+            (stranger, made["session"]["id"]),
+            (h.principal, "00000000-0000-7000-8000-00000000dead"),
+            (h.principal, "no-id"),
+        ):
             with pytest.raises(SessionNotFound) as refused:
                 await h.plane.turns.enqueue(principal, session, [{"type": "text", "text": "x"}], None)
             texts.add(str(refused.value))
@@ -176,8 +180,9 @@ async def test_a_turn_goes_on_while_no_control_plane_holds_its_link(database, tm
 
 async def test_a_new_deployment_is_taken_by_the_next_session_and_pinned_by_older_ones(database, tmp_path):
     """[S2], UD-93: also when the Agent was unknown before, and when the kind of its input changed."""
-    from helmr.protocol.errors import AgentNotFound
     from tests.service.scripted import agent, deploy, manifest
+
+    from helmr.protocol.errors import AgentNotFound
 
     async with house(database, tmp_path) as h:
         old = await h.create(None)

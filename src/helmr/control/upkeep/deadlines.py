@@ -12,7 +12,7 @@ BATCH: Final = 200
 
 class Deadlines:
     name = "deadlines"
-    interval = 0.25
+    interval = 0.5
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane

@@ -12,7 +12,7 @@ BATCH: Final = 200
 
 class Placement:
     name = "placement"
-    interval = 0.5
+    interval = 1.0
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
