@@ -52,7 +52,7 @@ from dataclasses import dataclass
 
 from helmr import AgentContext, InitContext, MessageRejected, Turn, agent, image, plain_schema, template
 
-computer = template(id="small", image=image("small").from_("python:3.12-slim"), resources={"cpu": 0.1, "memory": "256MiB"})
+computer = template(id="small", image=image("small").from_("python:3.12-slim"), resources={"cpu": 1, "memory": "256MiB"})
 
 
 @dataclass(frozen=True)

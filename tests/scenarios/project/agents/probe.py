@@ -9,7 +9,7 @@ import time
 
 from helmr import AgentContext, InitContext, Turn, agent, image, template
 
-computer = template(id="probe", image=image("probe").from_host(), resources={"cpu": 0.1, "memory": "128MiB", "pids": 256})
+computer = template(id="probe", image=image("probe").from_host(), resources={"cpu": 1, "memory": "128MiB", "pids": 256})
 
 DAEMON = """
 import os, signal, sys, time
@@ -62,6 +62,15 @@ async def ticks(turn: Turn, rest: str) -> str:
     for number in range(int(rest)):
         mark("tick", turn.id)
         await turn.output.write(f"{number} ")
+        await asyncio.sleep(0.05)
+    return rest
+
+
+async def work(turn: Turn, rest: str) -> str:
+    """As many marks, one each 50 ms; only the first step is told."""
+    await turn.output.write("working")
+    for _ in range(int(rest)):
+        mark("tick", turn.id)
         await asyncio.sleep(0.05)
     return rest
 
@@ -155,6 +164,7 @@ async def ask(turn: Turn, rest: str) -> str:
 VERBS = {
     "echo": echo,
     "ticks": ticks,
+    "work": work,
     "until_told": until_told,
     "swallow": swallow,
     "children": children,
