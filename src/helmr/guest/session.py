@@ -14,11 +14,13 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Mapping
+from contextvars import Context, copy_context
 from typing import Any, Final
 
 from helmr.guest.runtime.channel import Channel
 from helmr.guest.runtime.context import LiveContext
 from helmr.guest.runtime.definition import load_definition
+from helmr.guest.runtime.polling import sparing_loop
 from helmr.guest.runtime.stopping import sayable
 from helmr.guest.runtime.threads import in_thread
 from helmr.guest.runtime.turn import TurnRun
@@ -35,7 +37,7 @@ _REMEMBERED_TURNS: Final = 1024
 def run_session(connection: socket.socket) -> int:
     """Serve one Session over its channel until its end; returns the exit status."""
     faulthandler.enable()
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=sparing_loop) as runner:
         return runner.run(SessionProcess(connection).run())
 
 
@@ -54,11 +56,13 @@ class SessionProcess:
         self._known: deque[str] = deque(maxlen=_REMEMBERED_TURNS)
         self._queued: deque[dict[str, Any]] = deque()
         self._ending = False
+        self._blank: Context
 
     async def run(self) -> int:
         """Returns the exit status once the process may end: what it said has left it by then."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_report_unhandled)
+        self._blank = copy_context()
         self._ended = loop.create_future()
         self._channel = Channel(
             self._socket, on_frame=self._on_frame, on_unlocated=self._locate, on_closed=lambda: self._end(EXIT_SUPERVISOR_GONE)
@@ -84,7 +88,7 @@ class SessionProcess:
                 turn.stop(frame["reason"], float(frame.get("seconds", CLEANUP_SECONDS)))
         elif kind == "message":
             if turn is not None and turn.id == frame["turn"]:
-                turn.mailbox.take(frame)
+                turn.take_message(frame)
         elif kind == "question.answer":
             if turn is not None:
                 turn.questions.answer(frame)
@@ -165,13 +169,14 @@ class SessionProcess:
         self._turn = None
         if self._ending:
             self._end(0)
-        else:
-            self._next_turn()
+        elif self._queued:
+            # A Turn closes within its handler's context, of which the next one must not see anything.
+            self._blank.run(self._next_turn)
 
     def _locate(self) -> None:
         """Ask where outputs are whose receipts a lost connection took."""
         turn = self._turn
-        lost = {op: place for op in self._channel.unlocated if turn is not None and (place := turn.output.place(op)) is not None}
+        lost = {op: place for op in self._channel.unlocated if turn is not None and (place := turn.places.get(op)) is not None}
         if turn is not None and lost:
             self._channel.say(jsontext.dumps({"t": "output.locate", "turn": turn.id, "outputs": [list(pair) for pair in lost.items()]}))
 

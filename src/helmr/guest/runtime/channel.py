@@ -14,11 +14,11 @@ import asyncio
 import json
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from helmr.protocol.frames import HEADER, FrameReader
-from helmr.protocol.limits import OUTPUT_WINDOW
+from helmr.protocol.frames import HEADER, HEADER_BYTES, FrameError
+from helmr.protocol.limits import FRAME_BYTES, OUTPUT_WINDOW
 
 WANT: Final = 1
 """Flag of a frame to the supervisor: tell the acknowledgement of this op at once."""
@@ -29,6 +29,10 @@ ASK_EVERY: Final = OUTPUT_WINDOW // 2
 _READ: Final = 32 * 1024
 _ASKING: Final = b',"r":1}'
 _PLAIN: Final = b"}"
+
+_NOWHERE: Final[Mapping[int, int]] = {}
+
+_decoded: Final = json.JSONDecoder().raw_decode
 
 
 class Posted:
@@ -62,7 +66,7 @@ class Channel:
         self._socket = connection
         self._loop = asyncio.get_running_loop()
         self._on_frame, self._on_unlocated, self._on_closed = on_frame, on_unlocated, on_closed
-        self._reader = FrameReader()
+        self._partial = b""
         self._next_op = 1
         self._acknowledged = 0
         self._under_way: deque[Posted] = deque()
@@ -118,6 +122,13 @@ class Channel:
         if op > self._acknowledged:
             self._emit(HEADER.pack(0, WANT, op))
 
+    def flush(self) -> None:
+        """Write what was posted now, not at the end of this pass."""
+        if self._ready and not self._unsent:
+            data = self._ready[0] if len(self._ready) == 1 else b"".join(self._ready)
+            self._ready.clear()
+            self._write(data)
+
     async def flushed(self) -> None:
         """Return when all that was posted has left this process. Raises nothing; a closed channel counts as flushed."""
         while self._waiting or self._ready or self._unsent:
@@ -146,11 +157,7 @@ class Channel:
 
     def _flush(self) -> None:
         self._scheduled = False
-        if self._unsent:
-            return
-        data = self._ready[0] if len(self._ready) == 1 else b"".join(self._ready)
-        self._ready.clear()
-        self._write(data)
+        self.flush()
 
     def _write(self, data: bytes) -> None:
         if self._socket.fileno() < 0:
@@ -192,16 +199,33 @@ class Channel:
         if not data:
             self._ended()
             return
-        for _, op, payload in self._reader.feed(data):
+        for op, payload in self._cut(self._partial + data if self._partial else data):
             if not payload:
-                self._acknowledge(op, {})
+                self._acknowledge(op, _NOWHERE)
                 continue
-            frame = json.loads(payload)
-            if frame["t"] == "stored":
+            frame, _ = _decoded(payload.decode())
+            kind = frame["t"]
+            if kind == "stored":
                 self._acknowledge(op, dict(frame["ops"]))
             else:
-                self._acknowledge(op, {})
-                self._on_frame(frame["t"], frame)
+                self._acknowledge(op, _NOWHERE)
+                self._on_frame(kind, frame)
+
+    def _cut(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The whole frames in `data`, as ops and payloads; what is left over waits for more."""
+        frames: list[tuple[int, bytes]] = []
+        position, end = 0, len(data)
+        while end - position >= HEADER_BYTES:
+            length, _, op = HEADER.unpack_from(data, position)
+            if length > FRAME_BYTES:
+                raise FrameError(f"A frame claims {length} bytes; at most {FRAME_BYTES} are allowed.")
+            body = position + HEADER_BYTES
+            if end - body < length:
+                break
+            position = body + length
+            frames.append((op, data[body:position]))
+        self._partial = data[position:]
+        return frames
 
     def _ended(self) -> None:
         self.close()
@@ -211,7 +235,7 @@ class Channel:
         self._tell_idle()
         self._on_closed()
 
-    def _acknowledge(self, op: int, sequences: dict[int, int]) -> None:
+    def _acknowledge(self, op: int, sequences: Mapping[int, int]) -> None:
         for number, sequence in sequences.items():
             missing = self.unlocated.pop(number, None)
             if missing is not None and missing.stored is not None:
@@ -223,14 +247,15 @@ class Channel:
             posted = under_way.popleft()
             if posted.output:
                 self._outputs -= 1
-            if posted.stored is None:
+            stored = posted.stored
+            if stored is None:
                 continue
-            if not posted.located:
-                posted.stored(None)
-            elif (sequence := sequences.get(posted.op)) is not None:
-                posted.stored(sequence)
-            else:
+            sequence = sequences.get(posted.op) if posted.located else None
+            if posted.located and sequence is None:
                 self.unlocated[posted.op] = posted
+            else:
+                posted.stored = None  # It may hold `posted` in turn; so it needs no collector.
+                stored(sequence)
         while self._waiting and not (self._waiting[0].output and self._outputs >= OUTPUT_WINDOW):
             self._send(self._waiting.popleft())
         if self.unlocated:

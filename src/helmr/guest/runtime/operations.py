@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,50 +17,68 @@ class Operation(Generic[T]):
     Cancelling a task that awaits it doesn't undo what was started: `withdraw` is called, where there is one, to end what can be ended.
     """
 
-    __slots__ = ("_future", "awaited", "name", "withdraw")
+    __slots__ = ("_error", "_loop", "_on_wait", "_result", "_then", "_traceback", "_waiters", "awaited", "done", "name", "withdraw")
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, on_wait: Callable[[], None]) -> None:
+        """`on_wait` is called when somebody begins to wait: the time to send what was posted."""
         self.name = name
         self.awaited = False
+        self.done = False
+        """Whether it ended, whichever way."""
         self.withdraw: Callable[[], object] | None = None
-        self._future: asyncio.Future[T] = loop.create_future()
+        self._loop, self._on_wait = loop, on_wait
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._traceback: TracebackType | None = None
+        self._waiters: tuple[asyncio.Future[None], ...] = ()
+        self._then: Callable[[], None] | None = None
 
     def __await__(self) -> Generator[Any, None, T]:
         self.awaited = True
-        future = self._future
-        if not future.done():
+        if not self.done:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters += (waiter,)
+            self._on_wait()
             try:
-                yield from asyncio.shield(future).__await__()
+                yield from waiter
             except asyncio.CancelledError:
-                if not future.done() and self.withdraw is not None:
+                if not self.done and self.withdraw is not None:
                     self.withdraw()
                 raise
-        return future.result()
-
-    @property
-    def done(self) -> bool:
-        """Whether it ended, whichever way."""
-        return self._future.done()
+        if self._error is not None:
+            raise self._error.with_traceback(self._traceback)
+        return self._result
 
     @property
     def joined(self) -> bool:
         """Whether somebody awaited it and it ended."""
-        return self.awaited and self._future.done()
+        return self.awaited and self.done
 
     def succeed(self, result: T) -> None:
         """End with a result; the first end stands."""
-        if not self._future.done():
-            self._future.set_result(result)
+        if not self.done:
+            self._result = result
+            self._end()
 
     def fail(self, error: BaseException) -> None:
         """End with an error; the first end stands. One that nobody awaits is reported as unjoined, not as a lost exception."""
-        if not self._future.done():
-            self._future.set_exception(error)
-            self._future.exception()
+        if not self.done:
+            self._error, self._traceback = error, error.__traceback__
+            self._end()
 
     def ended_by(self, then: Callable[[], None]) -> None:
-        """Call `then` when it ends."""
-        self._future.add_done_callback(lambda _: then())
+        """Call `then` when it ends; it must not have."""
+        self._then = then
+
+    def _end(self) -> None:
+        self.done = True
+        self.withdraw = None
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._then is not None:
+            self._then()
 
     def __repr__(self) -> str:
         return f"<{self.name}: {'done' if self.done else 'under way'}>"

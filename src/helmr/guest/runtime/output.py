@@ -36,13 +36,12 @@ class Budget:
 class LiveOutput(Output):
     """The output of a Turn that runs."""
 
-    __slots__ = ("_budget", "_channel", "_head", "_loop", "_places", "_posted", "_run")
+    __slots__ = ("_budget", "_channel", "_head", "_posted", "_run")
 
     def __init__(self, run: TurnRun, channel: Channel, budget: Budget) -> None:
-        self._run, self._channel, self._budget, self._loop = run, channel, budget, run.loop
+        self._run, self._channel, self._budget = run, channel, budget
         self._head = b'{"t":"turn.output","turn":"' + run.id.encode() + b'","content":'
         self._posted = 0
-        self._places: dict[int, int] = {}
 
     def write(self, value: HumanContent) -> Awaitable[OutputReceipt]:
         operation: Operation[OutputReceipt] = self._run.operation("output.write")
@@ -52,14 +51,16 @@ class LiveOutput(Output):
             operation.fail(error)
             return operation
 
+        places = self._run.places
+
         def stored(sequence: int | None) -> None:
-            self._places.pop(posted.op, None)
+            places.pop(posted.op, None)
             if sequence is not None:
                 operation.succeed(OutputReceipt(sequence=sequence))
 
         posted = self._channel.post(body, ask=True, output=True, located=True, stored=stored)
         self._posted += 1
-        self._places[posted.op] = self._posted
+        places[posted.op] = self._posted
         return operation
 
     def pipe(self, values: AsyncIterable[HumanContent] | Iterable[HumanContent], *, signal: AbortSignal | None = None) -> Awaitable[None]:
@@ -67,12 +68,8 @@ class LiveOutput(Output):
         if isinstance(values, str) or not (hasattr(values, "__aiter__") or hasattr(values, "__iter__")):
             operation.fail(TypeError("pipe() takes an iterable of Content values; write() takes one value."))
             return operation
-        self._run.own(operation, Pipe(self._loop, self._channel, self._post_piped).run(values, signal))
+        self._run.own(operation, Pipe(self._run.loop, self._channel, self._post_piped).run(values, signal))
         return operation
-
-    def place(self, op: int) -> int | None:
-        """Which of this Turn's outputs, from 1, the frame `op` carries, while its receipt is awaited."""
-        return self._places.get(op)
 
     def _post_piped(self, value: HumanContent, stored: Callable[[int | None], None]) -> Posted:
         body = self._admit(value)

@@ -68,6 +68,7 @@ class Cancellation:
         """No callback can be registered any more, and none is started."""
         self._closed = True
         self._handlers.clear()
+        self._drained, self._undrained = _nothing, _ignore  # Else a Turn and this hold each other, and only the collector ends that.
         if self._timer is not None:
             self._timer.cancel()
 
@@ -89,6 +90,14 @@ class Cancellation:
     def _expire(self) -> None:
         if not self._closed:
             self._undrained("The handler and its cancellation callbacks did not end in their cleanup time.")
+
+
+def _nothing() -> None:
+    """The Turn has closed; it waits for nothing any more."""
+
+
+def _ignore(detail: str) -> None:
+    """The Turn has closed; nothing of it is left to drain."""
 
 
 async def _called(handler: CancelHandler, reason: AbortReason) -> None:

@@ -99,14 +99,17 @@ class TurnRun:
         self._group = Group()
         self._unjoined: list[Operation[Any]] = []
         self._owned: set[asyncio.Task[None]] = set()
+        self.places: dict[int, int] = {}
+        """Which of this Turn's outputs, from 1, a frame carries, by its op while its receipt is awaited."""
+        self._drained = False
+        """Whether the handler has ended."""
         self._finishing: asyncio.Task[bytes] | None = None
         self._returned = False
         self._result: Any = None
         self._response: bytes | None = None
         self.cancellation = Cancellation(self.loop, self._proceed, self._undrained)
-        self.mailbox = Mailbox(channel, self.loop, self._message_failed, self._proceed)
+        self._mailbox: Mailbox | None = None
         self.questions = Questions(channel, self.loop, self.id, self._budget, root=root)
-        self.output = LiveOutput(self, channel, self._budget)
         self._task = self.loop.create_task(self._handle(), name=f"turn {self.id}")
         self._task.add_done_callback(self._handled)
 
@@ -116,9 +119,21 @@ class TurnRun:
         """Obey a stop mark of the host: abort, cancel, run the callbacks, all within `seconds`. The first stop stands [S11]."""
         self._begin_stop(Stop(reason=reason), seconds)
 
+    def take_message(self, frame: dict[str, Any]) -> None:
+        """Take a message of the host for this Turn."""
+        self.mailbox().take(frame)
+
+    def mailbox(self) -> Mailbox:
+        """Made when the first message or handler comes: most Turns have neither."""
+        if self._mailbox is None:
+            self._mailbox = Mailbox(self._channel, self.loop, self._message_failed, self._proceed)
+            if self.cancellation.stop is not None:
+                self._mailbox.cancel()
+        return self._mailbox
+
     def operation(self, name: str) -> Operation[Any]:
         """A new operation, counted with those of the function that starts it."""
-        operation: Operation[Any] = Operation(name, self.loop)
+        operation: Operation[Any] = Operation(name, self.loop, self._channel.flush)
         current_group.get(self._group).add(operation)
         return operation
 
@@ -157,12 +172,12 @@ class TurnRun:
         operation = self.operation("on_message")
         try:
             self._still_processing()
-            if self.mailbox.registered:
+            if self.mailbox().registered:
                 raise MessageHandlerRegistered
         except HelmrError as error:
             operation.fail(error)
             return operation
-        self.mailbox.register(handler)
+        self.mailbox().register(handler)
         self._channel.post(self._frame("messages.open"), ask=True, stored=lambda _: operation.succeed(None))
         return operation
 
@@ -182,7 +197,7 @@ class TurnRun:
 
     # --- the handler ------------------------------------------------------------------------------------------------------
 
-    async def _handle(self) -> Any:
+    async def _handle(self) -> None:
         current_group.set(self._group)
         value = await self._validated_input()
         facts = self._facts
@@ -193,11 +208,18 @@ class TurnRun:
             created_at=facts["created_at"],
             input=value,
             source=input_source(facts.get("source")),
+            output=LiveOutput(self, self._channel, self._budget),
         )
         if self._definition.is_async:
-            return await self._definition.turn(turn, self._context)
-        bridge = ThreadBridge(self.loop, self.cancellation.signal)
-        return await in_thread(self._definition.turn, SyncTurn(turn, bridge), self._context)
+            self._result = await self._definition.turn(turn, self._context)
+        else:
+            bridge = ThreadBridge(self.loop, self.cancellation.signal)
+            self._result = await in_thread(self._definition.turn, SyncTurn(turn, bridge), self._context)
+        if not self._task.cancelling():
+            # The usual end is settled here and now, without another pass of the event loop.
+            self._task.remove_done_callback(self._handled)
+            self._returned = self._drained = True
+            self._settle_operations()
 
     async def _validated_input(self) -> Any:
         schema = self._definition.input_schema
@@ -211,7 +233,7 @@ class TurnRun:
             raise InputInvalid(f"The input schema raised {describe(error)}") from error
 
     def _handled(self, task: asyncio.Task[Any]) -> None:
-        self._returned = True
+        self._returned = self._drained = True
         if not task.cancelled() and isinstance(task.exception(), (SystemExit, KeyboardInterrupt)):
             return  # The process is ending by the Agent's wish; that is a lost process, not a settled Turn [S14].
         if self.cancellation.stop is not None:
@@ -221,7 +243,6 @@ class TurnRun:
             return
         error = asyncio.CancelledError("The handler was cancelled, but not by a stop.") if task.cancelled() else task.exception()
         if error is None:
-            self._result = task.result()
             self._settle_operations()
         elif isinstance(error, InputInvalid):
             self._close(FAILED, error=_error(error.code, error.detail))
@@ -236,24 +257,31 @@ class TurnRun:
     # --- success: settle --------------------------------------------------------------------------------------------------
 
     def _settle_operations(self) -> None:
-        if self.mailbox.registered:
-            self.mailbox.end(TURN_CLOSED)
+        if self._mailbox is not None and self._mailbox.registered:
+            self._mailbox.end(TURN_CLOSED)
             self._channel.post(self._frame("messages.closed"))
         self._unjoined = self._group.unjoined()
         self._proceed()
 
     def _refuse_unjoined(self) -> bool:
-        unjoined = self._unjoined + self.mailbox.group.unjoined()
+        unjoined = self._unjoined if self._mailbox is None else self._unjoined + self._mailbox.group.unjoined()
         if unjoined:
             names = ", ".join(sorted({operation.name for operation in unjoined}))
             self._close(FAILED, error=_error("unjoined_operations", f"Nobody awaited {len(unjoined)} operations to their end: {names}."))
         return bool(unjoined)
 
-    async def _encode_result(self) -> bytes:
-        schema = self._definition.result_schema
+    async def _validated_result(self, schema: Schema[Any]) -> bytes:
         try:
-            value = self._result if schema is None else await validated(schema, self._result)
-            data = jsontext.dumps(encoded(schema, value))
+            value = await validated(schema, self._result)
+        except HelmrError as error:
+            raise ResultInvalid(error.detail) from error
+        except Exception as error:
+            raise ResultInvalid(f"The result schema raised {describe(error)}") from error
+        return self._encode_result(schema, value)
+
+    def _encode_result(self, schema: Schema[Any] | None, value: object) -> bytes:
+        try:
+            data = jsontext.dumps(value if isinstance(value, str) and schema is None else encoded(schema, value))
         except HelmrError as error:
             raise ResultInvalid(error.detail) from error
         except Exception as error:
@@ -290,7 +318,8 @@ class TurnRun:
             self._finishing.cancel()
         self.cancellation.begin(stop, seconds)
         self.questions.end(lambda: TurnCancelled(reason=stop.reason))
-        self.mailbox.cancel()
+        if self._mailbox is not None:
+            self._mailbox.cancel()
         self._proceed()
 
     def _undrained(self, detail: str) -> None:
@@ -303,45 +332,43 @@ class TurnRun:
 
     def _proceed(self) -> None:
         """Take the next step towards the settlement, if what it waits for has ended."""
-        if self.closed or not self._task.done() or not self.mailbox.idle:
+        if self.closed or not self._drained or (self._mailbox is not None and not self._mailbox.idle):
             return
         stop = self.cancellation.stop
         if stop is not None:
             if self.cancellation.idle and (self._finishing is None or self._finishing.done()):
                 self._close(STOPPED) if stop.error is None else self._close(FAILED, error=stop.error)
         elif self._returned and self._finishing is None and not self._refuse_unjoined():
-            if self._definition.result_schema is None:
-                self._finish_plainly()
-            else:
-                self._finishing = self.loop.create_task(self._encode_result(), name=f"result of {self.id}")
+            schema = self._definition.result_schema
+            if schema is not None:
+                self._finishing = self.loop.create_task(self._validated_result(schema), name=f"result of {self.id}")
                 self._finishing.add_done_callback(self._finished)
-
-    def _finish_plainly(self) -> None:
-        """Encode the result without a schema: nothing to wait for, so no task."""
-        work = self._encode_result()
-        try:
-            work.send(None)
-        except StopIteration as finished:
-            self._close(COMPLETED, result=finished.value)
-        except (ResultInvalid, ResultTooLarge) as error:
-            self._close(FAILED, error=_error(error.code, error.detail))
-        else:
-            raise AssertionError("encoding without a schema does not wait")
+                return
+            try:
+                result = self._encode_result(None, self._result)
+            except (ResultInvalid, ResultTooLarge) as error:
+                self._close(FAILED, error=_error(error.code, error.detail))
+            else:
+                self._close(COMPLETED, result=result)
 
     def _close(self, status: str, *, error: dict[str, str] | None = None, result: bytes | None = None) -> None:
         self._end()
-        body = self._frame("turn.settled", status=status, **({} if error is None else {"error": error}))
+        body = b'{"t":"turn.settled","turn":"' + self.id.encode() + b'","status":"' + status.encode() + b'"'
+        if error is not None:
+            body += b',"error":' + jsontext.dumps(error)
         if result is not None:
             body += b',"result":' + result
             if self._response is not None:
                 body += b',"response":' + self._response
         self._channel.post(body)
+        self._channel.flush()
         self._on_closed(False)
 
     def _end(self) -> None:
         self.closed = True
         self.cancellation.close()
-        self.mailbox.end(TURN_CLOSED)
+        if self._mailbox is not None:
+            self._mailbox.end(TURN_CLOSED)
         self.questions.end(TurnSettling)
         for task in tuple(self._owned):
             task.cancel()
@@ -353,11 +380,11 @@ class TurnRun:
 class LiveTurn(Turn[Any]):
     """The Turn that a handler holds."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_output", "_run")
 
-    def __init__(self, run: TurnRun, **facts: Any) -> None:
+    def __init__(self, run: TurnRun, *, output: Output, **facts: Any) -> None:
         super().__init__(**facts)
-        self._run = run
+        self._run, self._output = run, output
 
     @property
     def signal(self) -> AbortSignal:
@@ -365,7 +392,7 @@ class LiveTurn(Turn[Any]):
 
     @property
     def output(self) -> Output:
-        return self._run.output
+        return self._output
 
     def on_cancel(self, handler: CancelHandler) -> None:
         self._run.cancellation.register(handler)
