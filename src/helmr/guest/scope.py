@@ -6,7 +6,6 @@ nothing more is read from the channel: the Session process waits, and nothing is
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import sys
 from collections import deque
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from helmr.guest.logs import LogPipe
+from helmr.guest.polling import READ, WRITE, running_guest_loop
 from helmr.guest.runtime.channel import WANT
 from helmr.protocol.frames import HEADER, HEADER_BYTES
 from helmr.protocol.limits import FRAME_BYTES, MIB
@@ -67,7 +67,7 @@ class Scope:
         self.finished = False
         self._socket = connection
         self._up, self._on_broken, self._on_finished = up, on_broken, on_finished
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_guest_loop()
         self._logs = [LogPipe(descriptor, self._logger(on_log, stream)) for stream, descriptor in logs.items()]
         self._partial = b""
         self._kept: deque[tuple[int, bytes]] = deque()
@@ -77,6 +77,7 @@ class Scope:
         self._down: list[bytes] = []
         self._unsent = b""
         self._reading = False
+        self._attended = 0
         self._open = True
         connection.setblocking(False)
         self.resume()
@@ -92,14 +93,27 @@ class Scope:
         wanted = self._open and self._kept_bytes < KEPT_BYTES and not self._up.congested
         if wanted and not self._reading:
             self._reading = True
-            self._loop.add_reader(self._socket.fileno(), self._readable)
+            self._attend()
         elif not wanted and self._reading:
             self._reading = False
-            self._loop.remove_reader(self._socket.fileno())
+            self._attend()
 
     def kept(self) -> bytes:
         """Every kept frame, in order."""
         return b"".join(frame for _, frame in self._kept)
+
+    def _attend(self) -> None:
+        """Hear of what this waits for: bytes to read, room to write."""
+        events = (READ if self._reading else 0) | (WRITE if self._unsent else 0)
+        if events != self._attended:
+            self._attended = events
+            self._loop.attend(self._socket.fileno(), events, self._on_ready)
+
+    def _on_ready(self, events: int) -> None:
+        if events & WRITE and self._unsent:
+            self._write(self._unsent)
+        if events & READ and self._reading:
+            self._readable()
 
     def _readable(self) -> None:
         if self._read():
@@ -195,7 +209,7 @@ class Scope:
             if len(data) > DOWN_BYTES:
                 self._on_broken("The Session process does not read its channel.")
             return
-        self._write(data, was_blocked=False)
+        self._write(data)
 
     def _tell_acknowledged(self) -> bool:
         if self._wanted > self._told and self._acknowledged > self._told:
@@ -204,7 +218,7 @@ class Scope:
             return True
         return False
 
-    def _write(self, data: bytes, *, was_blocked: bool) -> None:
+    def _write(self, data: bytes) -> None:
         try:
             sent = self._socket.send(data)
         except BlockingIOError:
@@ -213,13 +227,7 @@ class Scope:
             # The process is gone; what it still said is read until the end of its channel.
             sent = len(data)
         self._unsent = data[sent:]
-        if self._unsent and not was_blocked:
-            self._loop.add_writer(self._socket.fileno(), self._writable)
-        elif was_blocked and not self._unsent:
-            self._loop.remove_writer(self._socket.fileno())
-
-    def _writable(self) -> None:
-        self._write(self._unsent, was_blocked=True)
+        self._attend()
 
     # --- end --------------------------------------------------------------------------------------------------------------
 
@@ -251,10 +259,8 @@ class Scope:
     def _close(self) -> None:
         if self._open:
             self._open = False
-            if self._reading:
-                self._reading = False
-                self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
+            self._reading, self._unsent = False, b""
+            self._attend()
             self._socket.close()
             if self._partial:
                 print(f"helmr supervisor: channel {self.channel} ended within a frame", file=sys.stderr, flush=True)

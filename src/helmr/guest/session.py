@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from contextvars import Context, copy_context
 from typing import Any, Final
 
+from helmr.guest.polling import guest_loop
 from helmr.guest.runtime.channel import Channel
 from helmr.guest.runtime.context import LiveContext
 from helmr.guest.runtime.definition import load_definition
-from helmr.guest.runtime.polling import sparing_loop
 from helmr.guest.runtime.stopping import sayable
 from helmr.guest.runtime.threads import in_thread
 from helmr.guest.runtime.turn import TurnRun
@@ -37,7 +37,7 @@ _REMEMBERED_TURNS: Final = 1024
 def run_session(connection: socket.socket) -> int:
     """Serve one Session over its channel until its end; returns the exit status."""
     faulthandler.enable()
-    with asyncio.Runner(loop_factory=sparing_loop) as runner:
+    with asyncio.Runner(loop_factory=guest_loop) as runner:
         return runner.run(SessionProcess(connection).run())
 
 
@@ -53,7 +53,7 @@ class SessionProcess:
         self._init: asyncio.Task[Any] | None = None
         self._ready = False
         self._turn: TurnRun | None = None
-        self._known: deque[str] = deque(maxlen=_REMEMBERED_TURNS)
+        self._known: dict[str, None] = {}
         self._queued: deque[dict[str, Any]] = deque()
         self._ending = False
         self._blank: Context
@@ -143,7 +143,9 @@ class SessionProcess:
         id = frame["turn"]["id"]
         if id in self._known:
             return
-        self._known.append(id)
+        self._known[id] = None
+        if len(self._known) > _REMEMBERED_TURNS:
+            del self._known[next(iter(self._known))]
         self._queued.append(frame)
         self._next_turn()
 

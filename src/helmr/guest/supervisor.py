@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from helmr.guest.kernel import become_subreaper, set_process_name
 from helmr.guest.launch import Launch
+from helmr.guest.polling import guest_loop
 from helmr.guest.processes import descendants, kill, marked
 from helmr.guest.scope import Scope
 from helmr.guest.uplink import Uplink
@@ -43,7 +44,8 @@ def main() -> None:
     set_process_name("helmr-supervisor")
     if os.getpid() != 1:
         become_subreaper()
-    asyncio.run(Supervisor(options.socket, options.runtime).run())
+    with asyncio.Runner(loop_factory=guest_loop) as runner:
+        runner.run(Supervisor(options.socket, options.runtime).run())
 
 
 class Supervisor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import sys
 from collections.abc import Callable
 from typing import Final
 
+from helmr.guest.polling import READ, WRITE, running_guest_loop
 from helmr.protocol.frames import PROTOCOL, Frame, FrameError, FrameReader
 
 FIRST_RETRY_SECONDS: Final = 0.05
@@ -34,7 +34,8 @@ class Uplink:
         on_room: Callable[[], None],
     ) -> None:
         self._path = path
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_guest_loop()
+        self._loop.before_asking(self._before_asking)
         self._on_connected, self._on_frames, self._on_lost, self._on_room = on_connected, on_frames, on_lost, on_room
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
@@ -42,7 +43,6 @@ class Uplink:
         self._unsent = memoryview(b"")
         self._queued = 0
         self._was_congested = False
-        self._scheduled = False
         self._retry = FIRST_RETRY_SECONDS
 
     @property
@@ -67,7 +67,7 @@ class Uplink:
             return
         self._socket = connection
         self._reader = FrameReader()
-        self._loop.add_reader(connection.fileno(), self._readable)
+        self._loop.attend(connection.fileno(), READ, self._on_ready)
         self.send(_HELLO)
         self._on_connected()
 
@@ -79,16 +79,12 @@ class Uplink:
         self._queued += len(data)
         if self._queued > CONGESTED_BYTES:
             self._was_congested = True
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
 
     def close(self) -> None:
         """End the stream and what is queued; no other is made. Idempotent."""
         connection, self._socket = self._socket, None
         if connection is not None:
-            self._loop.remove_reader(connection.fileno())
-            self._loop.remove_writer(connection.fileno())
+            self._loop.attend(connection.fileno(), 0, self._on_ready)
             connection.close()
         self._ready.clear()
         self._unsent, self._queued, self._was_congested = memoryview(b""), 0, False
@@ -103,9 +99,13 @@ class Uplink:
         self._loop.call_later(self._retry, self.connect)
         self._retry = min(self._retry * 2, LAST_RETRY_SECONDS)
 
+    def _before_asking(self) -> bool:
+        connection = self._socket
+        self._flush()
+        return self._socket is not connection  # It was dropped, and the next attempt was scheduled.
+
     def _flush(self) -> None:
-        self._scheduled = False
-        if not self._unsent and self._ready:
+        if self._ready and not self._unsent:
             self._unsent = memoryview(self._ready[0] if len(self._ready) == 1 else b"".join(self._ready))
             self._ready.clear()
             self._write(blocked=False)
@@ -129,12 +129,19 @@ class Uplink:
         self._unsent = self._unsent[sent:]
         self._queued -= sent
         if self._unsent and not blocked:
-            self._loop.add_writer(connection.fileno(), self._writable)
+            self._loop.attend(connection.fileno(), READ | WRITE, self._on_ready)
         elif blocked and not self._unsent:
-            self._loop.remove_writer(connection.fileno())
+            self._loop.attend(connection.fileno(), READ, self._on_ready)
         if self._was_congested and self._queued <= CONGESTED_BYTES // 2:
             self._was_congested = False
             self._on_room()
+
+    def _on_ready(self, events: int) -> None:
+        connection = self._socket
+        if events & WRITE and self._unsent:
+            self._writable()
+        if events & READ and self._socket is connection:
+            self._readable()
 
     def _readable(self) -> None:
         connection = self._socket

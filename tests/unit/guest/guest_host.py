@@ -100,8 +100,17 @@ class Host:
         self.say(channel, {"t": "turn.stop", "turn": id, "reason": reason, "seconds": seconds})
 
     def message(self, channel: int, turn: str, id: str, text: str) -> None:
-        content = [{"type": "text", "text": text}]
-        self.say(channel, {"t": "message", "id": id, "turn": turn, "content": content, "source": {"kind": "api_key"}})
+        self.messages(channel, turn, {id: text})
+
+    def messages(self, channel: int, turn: str, texts: dict[str, str]) -> None:
+        """Messages by id, in one write: the Session process has the last before it handles the first."""
+        assert self._writer is not None
+        data = b""
+        for id, text in texts.items():
+            content = [{"type": "text", "text": text}]
+            frame = {"t": "message", "id": id, "turn": turn, "content": content, "source": {"kind": "api_key"}}
+            data += encode(channel, self.ops[channel], json.dumps(frame).encode())
+        self._writer.write(data)
 
     def say(self, channel: int, payload: dict[str, Any] | None = None, op: int | None = None) -> None:
         if self._writer is not None:

@@ -163,8 +163,7 @@ async def test_a_broken_message_handler_fails_the_turn(tmp_path: Path) -> None:
         host.start(1, "listener")
         host.turn(1, "t")
         await host.seen(1, "messages.open")
-        host.message(1, "t", "a", "break")
-        host.message(1, "t", "b", "never started")
+        host.messages(1, "t", {"a": "break", "b": "never started"})
         settled = await host.settled(1, "t")
         assert settled["error"]["code"] == "message_handler_failed"
         a, b = await host.seen(1, "message.rejected", id="a"), await host.seen(1, "message.rejected", id="b")

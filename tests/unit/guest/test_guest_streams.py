@@ -6,14 +6,22 @@ import asyncio
 import random
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.guest.guest_host import Host
 
+from helmr.guest.polling import guest_loop
 from helmr.guest.scope import KEPT_BYTES
 from helmr.guest.uplink import CONGESTED_BYTES, Uplink
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The loop of guests, which parts of the supervisor need."""
+    return "asyncio", {"loop_factory": guest_loop}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,8 +1,8 @@
 """A Session process's end of its channel: numbered frames out, acknowledgements and frames in. SPEC [E5], DESIGN 7.
 
-What is posted in one pass of the event loop leaves in one write. Frames leave in the order of their ops; outputs wait while
-`OUTPUT_WINDOW` of them are unacknowledged, and what is posted behind them waits too. The supervisor keeps each frame until it is
-stored, so nothing here is kept for sending again.
+What is posted in one pass of the event loop leaves in one write, or sooner when somebody waits for it. Frames leave in the
+order of their ops; outputs wait while `OUTPUT_WINDOW` of them are unacknowledged, and what is posted behind them waits too. The
+supervisor keeps each frame until it is stored, so nothing here is kept for sending again.
 
 Between a process and its supervisor the header's channel carries flags instead: `WANT` asks to be told when the op is acknowledged.
 A frame without payload and with `WANT` asks that alone.
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from helmr.guest.polling import READ, WRITE, running_guest_loop
 from helmr.protocol.frames import HEADER, HEADER_BYTES, FrameError
 from helmr.protocol.limits import FRAME_BYTES, OUTPUT_WINDOW
 
@@ -64,7 +65,7 @@ class Channel:
         on_closed: Callable[[], None],
     ) -> None:
         self._socket = connection
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_guest_loop()
         self._on_frame, self._on_unlocated, self._on_closed = on_frame, on_unlocated, on_closed
         self._partial = b""
         self._next_op = 1
@@ -77,19 +78,19 @@ class Channel:
         """Outputs that are stored, and whose sequence a lost connection took."""
         self._ready: list[bytes] = []
         self._unsent = b""
-        self._scheduled = False
+        self._attended = 0
         self._idle: asyncio.Event | None = None
 
     def start(self) -> None:
         """Begin to read. Frames that have arrived already are delivered in the loop's next pass."""
         self._socket.setblocking(False)
-        self._loop.add_reader(self._socket.fileno(), self._readable)
+        self._attend(READ)
+        self._loop.before_asking(self._before_asking)
 
     def close(self) -> None:
         """Stop reading and writing. Idempotent."""
         if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
+            self._attend(0)
             self._socket.close()
 
     def post(
@@ -151,13 +152,13 @@ class Channel:
 
     def _emit(self, frame: bytes) -> None:
         self._ready.append(frame)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
 
-    def _flush(self) -> None:
-        self._scheduled = False
+    def _before_asking(self) -> bool:
+        if not self._ready:
+            return False
+        awaited = self._idle
         self.flush()
+        return awaited is not self._idle or not self._attended  # Who waits for `flushed`, or for the end, has been woken.
 
     def _write(self, data: bytes) -> None:
         if self._socket.fileno() < 0:
@@ -169,11 +170,8 @@ class Channel:
         except OSError:
             self._ended()
             return
-        was_blocked, self._unsent = bool(self._unsent), data[sent:]
-        if self._unsent and not was_blocked:
-            self._loop.add_writer(self._socket.fileno(), self._writable)
-        elif was_blocked and not self._unsent:
-            self._loop.remove_writer(self._socket.fileno())
+        self._unsent = data[sent:]
+        self._attend(READ | WRITE if self._unsent else READ)
         if not (self._waiting or self._ready or self._unsent):
             self._tell_idle()
 
@@ -187,7 +185,18 @@ class Channel:
             self._idle.set()
             self._idle = None
 
+    def _attend(self, events: int) -> None:
+        if events != self._attended:
+            self._attended = events
+            self._loop.attend(self._socket.fileno(), events, self._on_ready)
+
     # --- in ---------------------------------------------------------------------------------------------------------------
+
+    def _on_ready(self, events: int) -> None:
+        if events & WRITE and self._unsent:
+            self._writable()
+        if events & READ and self._attended:
+            self._readable()
 
     def _readable(self) -> None:
         try:
