@@ -47,9 +47,10 @@ def normalize(value: object, limit: int = CONTENT_BYTES) -> tuple[list[ContentPa
     """
     if isinstance(value, str):
         parts: list[ContentPart] = [{"type": "text", "text": value}]
+        data = b'[{"type":"text","text":' + jsontext.text(value) + b"}]"
     else:
         parts = _merged(value)
-    data = jsontext.dumps(parts)
+        data = jsontext.dumps(parts)
     if len(data) > limit:
         raise ContentLimitExceeded(f"The content is {len(data)} bytes; at most {limit} are allowed.")
     return parts, data

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring as _encoded_text
 from typing import Any, TypeAlias, cast
 
 from helmr.protocol.errors import ContentInvalid
@@ -94,8 +95,18 @@ def check(value: object, depth: int = JSON_DEPTH) -> None:
 
 def dumps(value: object) -> bytes:
     """Compact UTF-8 JSON, non-ASCII unescaped: the encoding whose size the limits count. Raises `ContentInvalid`."""
+    if type(value) is str:
+        return text(value)
     check(value)
     return _encode(_compact, value)
+
+
+def text(value: str) -> bytes:
+    """What `dumps` makes of a text, which is most of what Agents say. Raises `ContentInvalid` for lone surrogates."""
+    try:
+        return _encoded_text(value).encode("utf-8")
+    except UnicodeEncodeError:
+        raise _lone_surrogate() from None
 
 
 def canonical(value: object) -> bytes:
@@ -113,6 +124,10 @@ def _encode(encoder: json.JSONEncoder, value: object) -> bytes:
     try:
         return encoder.encode(value).encode("utf-8")
     except UnicodeEncodeError:
-        raise ContentInvalid("The JSON holds a lone surrogate, which no UTF-8 text can carry.") from None
+        raise _lone_surrogate() from None
     except (ValueError, RecursionError) as error:
         raise ContentInvalid(f"This is no finite JSON: {error}.") from None
+
+
+def _lone_surrogate() -> ContentInvalid:
+    return ContentInvalid("The JSON holds a lone surrogate, which no UTF-8 text can carry.")

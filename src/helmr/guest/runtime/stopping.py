@@ -30,7 +30,7 @@ class Cancellation:
     def __init__(self, loop: asyncio.AbstractEventLoop, drained: Callable[[], None], undrained: Callable[[str], None]) -> None:
         self._loop = loop
         self._drained, self._undrained = drained, undrained
-        self._controller = AbortController()
+        self._controller: AbortController | None = None
         self._handlers: list[CancelHandler] = []
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -39,6 +39,11 @@ class Cancellation:
 
     @property
     def signal(self) -> AbortSignal:
+        """Made when somebody asks for it: most handlers don't."""
+        if self._controller is None:
+            self._controller = AbortController()
+            if self.stop is not None:
+                self._controller.abort(self.stop.reason)
         return self._controller.signal
 
     @property
@@ -59,7 +64,8 @@ class Cancellation:
         """Abort the signal and start every callback; all have `seconds` until the Turn counts as undrained. The first stop stands."""
         self.stop = stop
         self._timer = self._loop.call_later(max(seconds, 0.0), self._expire)
-        self._controller.abort(stop.reason)
+        if self._controller is not None:
+            self._controller.abort(stop.reason)
         handlers, self._handlers = self._handlers, []
         for handler in handlers:
             self._start(handler, stop.reason)

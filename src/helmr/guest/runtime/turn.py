@@ -34,6 +34,7 @@ from helmr.protocol.errors import (
     TurnSettling,
 )
 from helmr.protocol.limits import CLEANUP_SECONDS, RESPONSE_BYTES, RESULT_BYTES
+from helmr.protocol.shapes import InputSource
 from helmr.protocol.states import AbortReason
 from helmr.sdk.schema import Schema, encoded, validated
 from helmr.sdk.signal import AbortSignal
@@ -191,7 +192,8 @@ class TurnRun:
         return operation
 
     def _still_processing(self) -> None:
-        self.cancellation.signal.raise_if_aborted()
+        if self.cancellation.stop is not None:
+            raise TurnCancelled(reason=self.cancellation.stop.reason)
         if self._returned:
             raise TurnSettling
 
@@ -207,7 +209,7 @@ class TurnRun:
             sequence=facts["sequence"],
             created_at=facts["created_at"],
             input=value,
-            source=input_source(facts.get("source")),
+            source=facts.get("source"),
             output=LiveOutput(self, self._channel, self._budget),
         )
         if self._definition.is_async:
@@ -377,14 +379,23 @@ class TurnRun:
         return jsontext.dumps({"t": kind, "turn": self.id, **members})[:-1]
 
 
+_UNREAD: Final = input_source(None)
+
+
 class LiveTurn(Turn[Any]):
     """The Turn that a handler holds."""
 
-    __slots__ = ("_output", "_run")
+    __slots__ = ("_origin", "_output", "_run")
 
-    def __init__(self, run: TurnRun, *, output: Output, **facts: Any) -> None:
-        super().__init__(**facts)
-        self._run, self._output = run, output
+    def __init__(self, run: TurnRun, *, output: Output, source: dict[str, Any] | None, **facts: Any) -> None:
+        super().__init__(source=_UNREAD, **facts)
+        self._run, self._output, self._origin = run, output, source
+
+    @property
+    def source(self) -> InputSource:
+        if self._source is _UNREAD:
+            self._source = input_source(self._origin)
+        return self._source
 
     @property
     def signal(self) -> AbortSignal:
