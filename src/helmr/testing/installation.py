@@ -37,6 +37,8 @@ DRAIN: Final = "1s"
 """How long the worker lets Sessions end by themselves at SIGTERM."""
 START_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.02
+_WORKSPACES: Final = ("disk/upper/workspace", "disk/workspace")
+"""Where `/workspace` lies in a Computer's folder: with bubblewrap, without isolation."""
 
 
 class Mark(NamedTuple):
@@ -162,7 +164,7 @@ class Installation:
         """A worker, which starts a hostd when none runs."""
         state, hostd = str(self.folder / "worker"), str(self._hostd.folder)
         self.worker = self._spawn(
-            "worker", "--state", state, "--hostd-state", hostd, "--driver", self._driver, "--drain", DRAIN, log="worker"
+            "worker", "--state", state, "--hostd-state", hostd, "--driver", self._driver, "--drain", DRAIN, "--cpu", "1000", log="worker"
         )
 
     def kill_worker(self) -> None:
@@ -202,7 +204,8 @@ class Installation:
     def marks(self, computer_id: str = "") -> list[Mark]:
         """What Agents wrote into `/workspace/marks`, on one Computer or on all, in each Computer's order."""
         found: list[Mark] = []
-        for path in (self._hostd.folder / "computers" / computer_id).rglob("marks"):
+        computers = self._hostd.folder / "computers"
+        for path in (path for place in _WORKSPACES for path in computers.glob(f"{computer_id or '*'}/{place}/marks")):
             for line in path.read_text().splitlines():
                 kind, name, at = line.split()
                 found.append(Mark(kind, name, int(at)))

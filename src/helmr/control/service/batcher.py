@@ -158,6 +158,11 @@ class Batcher:
             for entry in entries:
                 await self._flush_some([entry], wait=True)
             return
+        except Exception as error:
+            # A driver that lost its connection in an odd moment, say: what was stored is unknown, and the batcher must go on.
+            log.exception("a flush failed in an unknown way")
+            await self._away(entries, DatabaseUnavailable(f"The outcome of a commit is unknown: {error!r}."))
+            return
         self._tell(entries, outcomes)
 
     async def _write(self, entries: list[_Entry], wait: bool) -> list[Flushed]:

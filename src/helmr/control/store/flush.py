@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 import asyncpg
 
 from helmr.control.store.pool import Database, database_errors
+from helmr.protocol.errors import DatabaseUnavailable
 
 Outcome = Literal["ok", "busy", "missing", "stale", "loose", "replay", "conflict", "closed"]
 
@@ -137,6 +138,9 @@ class PostgresFlush:
                 statement = await self._prepared()
                 await self._replan()
                 rows = await statement.fetch(*_parameters(batch, wait, origin))
+        except DatabaseUnavailable:
+            await self.close()  # it may be open and of no use
+            raise
         except BaseException:
             await self._check()
             raise

@@ -22,6 +22,7 @@ _AWAY: Final = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what asyncpg says of a connection that is lost between two of its steps
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
