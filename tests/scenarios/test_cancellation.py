@@ -1,4 +1,4 @@
-"""Cancellation in real processes: what swallows it, what ignores SIGTERM, what double-forks: all gone, and nothing else. [S13], [S19], [C3]."""
+"""Cancellation of what swallows it, what ignores SIGTERM, what double-forks: all gone, and nothing else. [S13], [S19], [C3]."""
 
 from __future__ import annotations
 

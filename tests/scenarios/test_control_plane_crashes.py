@@ -34,7 +34,7 @@ LIFE = (
 @pytest.mark.ud("UD-89")
 @pytest.mark.parametrize("moment", ["before_commit", "after_commit"])
 async def test_a_kill_at_every_commit_loses_nothing_and_repeats_nothing(installation: Installation, moment: str) -> None:
-    """One life, in which the control plane is killed at each commit in turn, and its client repeats what had no answer with the same key."""
+    """One life, the control plane killed at each commit in turn; its client repeats what had no answer, with the same keys."""
     installation.kill_server()
     await installation.start_server(fault=f"{moment}:{LIFE[0]}=kill")
     died: list[str] = []

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -220,6 +221,49 @@ async def test_after_a_kill_the_next_run_goes_on_with_the_same_processes(project
     kinds = await dev.kinds()
     assert kinds.count("turn.completed") == 2
     assert kinds.count("session.process_started") == 1
+    assert dev.end() == 0
+    assert processes_of(folder) == []
+
+
+PATIENT = """
+import asyncio
+
+from helmr import agent, image, template
+
+computer = template(id="t", image=image("t").from_host())
+
+
+@agent(id="patient", template=computer)
+async def patient(turn, ctx):
+    told = asyncio.get_running_loop().create_future()
+
+    async def hear(message):
+        told.set_result(message.content[0]["text"])
+
+    await turn.on_message(hear)
+    await turn.output.write("listening")
+    return await told
+"""
+
+
+async def test_after_a_kill_a_running_turn_goes_on_under_the_next_run(project: Path, folder: Path, run: Run) -> None:
+    """[C3]: its handler waited all the time, and hears what is sent to it then."""
+    (project / "agents" / "patient.py").write_text(PATIENT)
+    killed = run(project)
+    async with HelmrClient(killed.url, killed.api_key) as client:
+        made = await client.sessions.create(agent="patient", input=[{"type": "text", "text": "begin"}])
+        async with aclosing(made.session.events.stream()) as events:
+            async for event in events:
+                if event.kind == "turn.output":
+                    break
+    killed.kill()
+    dev = run(project)
+    async with HelmrClient(dev.url, dev.api_key) as client:
+        turn = client.sessions.ref(made.session.id).turns.ref(made.turn.id)
+        assert (await turn.get()).status == "running"
+        await turn.send([{"type": "text", "text": "still there"}])
+        ended = await turn.wait()
+        assert ended.status == "completed" and ended.result == "still there"
     assert dev.end() == 0
     assert processes_of(folder) == []
 

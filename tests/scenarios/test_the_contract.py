@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scenarios.watching import heard, timeline, words
 
 from helmr.client import HelmrClient
 from helmr.protocol.errors import (
@@ -28,7 +29,6 @@ from helmr.protocol.errors import (
     SessionNotOpen,
     TurnNotRunning,
 )
-from tests.scenarios.watching import heard, timeline, words
 
 pytestmark = pytest.mark.timeout(90)
 REVIEWER = """

@@ -32,7 +32,7 @@ def mark(kind: str, name: str | int) -> None:
 
 async def begin(ctx: InitContext) -> dict[str, str | int | None]:
     mark("init", os.getpid())
-    while os.path.exists("/workspace/slow-init"):  # noqa: ASYNC110 - a file gives no event
+    while os.path.exists("/workspace/slow-init"):
         await asyncio.sleep(0.02)
     return {"pid": os.getpid(), "kind": ctx.recovery.kind, "reason": ctx.recovery.reason}
 
