@@ -1,4 +1,4 @@
-"""The reference texts, line by line: their authoring example under `helmr dev`, their client examples in Python, their CLI lines as typed."""
+"""The reference texts, line by line: their authoring example under `helmr dev`, their client examples, their CLI lines as typed."""
 
 from __future__ import annotations
 

@@ -194,3 +194,17 @@ async def test_a_new_deployment_is_taken_by_the_next_session_and_pinned_by_older
         made = await h.plane.sessions.create(h.principal, agent="talker", input={"issue": 42})
         assert deployment.encode() in made.body
         assert (await h.session(old["session"]["id"]))["deployment_id"] != deployment
+
+
+async def test_a_claim_that_died_with_its_control_plane_is_asked_again(database, tmp_path, monkeypatch):
+    """I6, [S8]: `init.done` committed, the claim after it never came: the safety poll starts the Turn all the same."""
+    async with house(database, tmp_path) as h:
+        lost = asyncio.Event()
+        with monkeypatch.context() as dying:
+            dying.setattr(h.plane.dispatcher, "claim", lambda session_id: lost.set())
+            turn = (await h.create("first"))["turn"]["id"]
+            process = await h.host.next_process()
+            async with asyncio.timeout(5):
+                await lost.wait()
+        h.plane.links.poke()
+        await process.began(turn)

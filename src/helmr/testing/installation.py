@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, Self
 import aiohttp
 
 from helmr.client import HelmrClient
+from helmr.client.retry import RetryPolicy
 from helmr.control.service.principals import KEY_PREFIX
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.dev.host import end_hostd
@@ -37,6 +38,7 @@ DRAIN: Final = "1s"
 """How long the worker lets Sessions end by themselves at SIGTERM."""
 START_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.02
+_PATIENT: Final = RetryPolicy(attempts=1000, longest=0.3)
 _WORKSPACES: Final = ("disk/upper/workspace", "disk/workspace")
 """Where `/workspace` lies in a Computer's folder: with bubblewrap, without isolation."""
 
@@ -105,8 +107,8 @@ class Installation:
         await asyncio.to_thread(shutil.rmtree, self.folder)
 
     def client(self, plane: int = 0) -> HelmrClient:
-        """A client of one control plane."""
-        return HelmrClient(self.planes[plane].url, self.key)
+        """A client of one control plane, which outlasts its restarts."""
+        return HelmrClient(self.planes[plane].url, self.key, retry=_PATIENT)
 
     async def publish(self, project: Path | None = None) -> None:
         """Publish and promote a project, by default the installation's own; returns once it is current."""
