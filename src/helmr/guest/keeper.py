@@ -34,7 +34,7 @@ def keep_scope(report: socket.socket, channel: int, connection: socket.socket, s
         join_scope(launch)
         session = os.fork()
     except (LaunchFailed, OSError) as error:
-        _say(report, {"failed": channel, "message": str(error)})
+        _say(report, json.dumps({"failed": channel, "message": str(error)}).encode())
         os._exit(1)
     if session == 0:
         report.close()
@@ -42,11 +42,11 @@ def keep_scope(report: socket.socket, channel: int, connection: socket.socket, s
     connection.close()
     os.close(stdout)
     os.close(stderr)
-    _say(report, {"started": channel, "pid": session})
+    _say(report, b'{"started":%d,"pid":%d}' % (channel, session))
     status, ended = _keep(session)
     signalled = os.WIFSIGNALED(status)
-    how = {"signal": os.WTERMSIG(status)} if signalled else {"code": os.WEXITSTATUS(status)}
-    _say(report, {"exited": channel, "ended": ended, **how})
+    how = (b"signal", os.WTERMSIG(status)) if signalled else (b"code", os.WEXITSTATUS(status))
+    _say(report, b'{"exited":%d,"ended":%d,"%b":%d}' % (channel, ended, *how))
     os._exit(0)
 
 
@@ -70,8 +70,9 @@ def _end_rest() -> int:
         signal.sigtimedwait({signal.SIGCHLD}, _POLL_SECONDS)
 
 
-def _say(report: socket.socket, message: dict[str, object]) -> None:
+def _say(report: socket.socket, message: bytes) -> None:
+    """Say it. JSON is written by hand where it can be: an encoder's pages would be one more copy for each keeper."""
     try:
-        report.send(json.dumps(message).encode())
+        report.send(message)
     except OSError:
         os._exit(1)  # The supervisor is gone, and with it the Computer.

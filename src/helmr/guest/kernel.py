@@ -21,6 +21,8 @@ def set_process_name(name: str) -> bool:
 
 
 def _prctl(option: int, argument: object) -> bool:
-    if sys.platform != "linux":
-        return False
-    return ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0) == 0
+    return sys.platform == "linux" and _library.prctl(option, argument, 0, 0, 0) == 0
+
+
+# Looked up once, before zygotes fork: each look-up makes a class, whose pages every Session process and keeper would hold for itself.
+_library: Final = ctypes.CDLL(None, use_errno=True)
