@@ -19,6 +19,7 @@ from helmr.guest.runtime.mailbox import TURN_CLOSED, Mailbox
 from helmr.guest.runtime.operations import Group, Operation, current_group
 from helmr.guest.runtime.output import Budget, LiveOutput
 from helmr.guest.runtime.questions import Questions
+from helmr.guest.runtime.result import ResultInvalid, ResultTooLarge, encoded_result, validated_result
 from helmr.guest.runtime.source import input_source
 from helmr.guest.runtime.stopping import Cancellation, Stop, describe, sayable
 from helmr.guest.runtime.threads import ThreadBridge, in_thread
@@ -33,10 +34,10 @@ from helmr.protocol.errors import (
     TurnCancelled,
     TurnSettling,
 )
-from helmr.protocol.limits import CLEANUP_SECONDS, RESPONSE_BYTES, RESULT_BYTES
+from helmr.protocol.limits import CLEANUP_SECONDS, RESPONSE_BYTES
 from helmr.protocol.shapes import InputSource
 from helmr.protocol.states import AbortReason
-from helmr.sdk.schema import Schema, encoded, validated
+from helmr.sdk.schema import Schema, validated
 from helmr.sdk.signal import AbortSignal
 from helmr.sdk.turn import AskAnswer, CancelHandler, MessageHandler, Output, SyncTurn, Turn
 
@@ -62,18 +63,6 @@ class InputInvalid(AuthoringError):
     """The input does not fit the Agent's input schema; the handler was not called [S9]."""
 
     code = "input_invalid"
-
-
-class ResultInvalid(AuthoringError):
-    """What the handler returned does not fit the result schema, or is no finite JSON [S10]."""
-
-    code = "result_invalid"
-
-
-class ResultTooLarge(AuthoringError):
-    """The result is larger than 256 KiB [S10]."""
-
-    code = "result_too_large"
 
 
 class TurnRun:
@@ -272,26 +261,6 @@ class TurnRun:
             self._close(FAILED, error=_error("unjoined_operations", f"Nobody awaited {len(unjoined)} operations to their end: {names}."))
         return bool(unjoined)
 
-    async def _validated_result(self, schema: Schema[Any]) -> bytes:
-        try:
-            value = await validated(schema, self._result)
-        except HelmrError as error:
-            raise ResultInvalid(error.detail) from error
-        except Exception as error:
-            raise ResultInvalid(f"The result schema raised {describe(error)}") from error
-        return self._encode_result(schema, value)
-
-    def _encode_result(self, schema: Schema[Any] | None, value: object) -> bytes:
-        try:
-            data = jsontext.dumps(value if isinstance(value, str) and schema is None else encoded(schema, value))
-        except HelmrError as error:
-            raise ResultInvalid(error.detail) from error
-        except Exception as error:
-            raise ResultInvalid(f"The result schema raised {describe(error)}") from error
-        if len(data) > RESULT_BYTES:
-            raise ResultTooLarge(f"The result is {len(data)} bytes; at most {RESULT_BYTES} are allowed.")
-        return data
-
     def _finished(self, task: asyncio.Task[bytes]) -> None:
         if self.cancellation.stop is not None:
             self._proceed()
@@ -343,11 +312,11 @@ class TurnRun:
         elif self._returned and self._finishing is None and not self._refuse_unjoined():
             schema = self._definition.result_schema
             if schema is not None:
-                self._finishing = self.loop.create_task(self._validated_result(schema), name=f"result of {self.id}")
+                self._finishing = self.loop.create_task(validated_result(schema, self._result), name=f"result of {self.id}")
                 self._finishing.add_done_callback(self._finished)
                 return
             try:
-                result = self._encode_result(None, self._result)
+                result = encoded_result(None, self._result)
             except (ResultInvalid, ResultTooLarge) as error:
                 self._close(FAILED, error=_error(error.code, error.detail))
             else:
