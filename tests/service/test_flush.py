@@ -1,4 +1,7 @@
-"""The flush alone: it permits exactly the table's transitions, and decides only after it has the locks. DESIGN 7, I1-I3; SPEC [S8], [S11]."""
+"""The flush alone: it permits exactly the table's transitions, and decides only after it has the locks.
+
+DESIGN 7, I1-I3; SPEC [S8], [S11].
+"""
 
 from __future__ import annotations
 
