@@ -23,6 +23,7 @@ from helmr.host.sandbox.crowds import CrowdFailed
 from helmr.host.sandbox.driver import ComputerSpec, Unsupported
 from helmr.host.sandbox.identity import boot_id
 from helmr.host.sandbox.images import LayerStore
+from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.runner import BuildRunner
 from helmr.host.sandbox.spawn import LaunchFailed
 from helmr.protocol.errors import HelmrError
@@ -188,6 +189,18 @@ class Methods:
     async def _create(self, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...]) -> Computer:
         folder = self._hostd.config.state / "computers" / name
         folder.mkdir(mode=0o711)
+        try:
+            record = await self._made(folder, name, fence, environment, template, layers)
+        except BaseException:
+            # Nothing ran in it, and without a record the name would be taken for ever.
+            await asyncio.shield(asyncio.to_thread(remove_tree, folder))
+            raise
+        return self._hostd.new_computer(record)
+
+    async def _made(
+        self, folder: Path, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...]
+    ) -> Record:
+        """The record of a new Computer, written into its folder."""
         variables: Mapping[str, str] = {}
         places: tuple[str, ...] = ()
         if isinstance(self._hostd.driver, Bubblewrap):
@@ -195,7 +208,6 @@ class Methods:
             found = [(key, store.layer(key)) for key in layers]
             missing = [key for key, layer in found if layer is None]
             if missing:
-                folder.rmdir()
                 raise failure.LayersMissing(f"This host lacks the layers {', '.join(missing)}; call image.ensure first.")
             places = tuple(str(layer.path) for _, layer in found if layer is not None)
             variables = (await store.config(template.image)).env
@@ -214,7 +226,7 @@ class Methods:
         spec = await self._hostd.driver.create(spec, others)
         record = Record(spec=spec, fence=fence, state="stopped", template=to_wire(template), layers=layers)
         save(record)
-        return self._hostd.new_computer(record)
+        return record
 
     async def _attach(self, connection: Connection, params: Params) -> Reply:
         computer = self._computer(params)
