@@ -179,7 +179,8 @@ async def test_one_items_refusal_fails_no_neighbour_and_numbers_stay_gapless(dat
                 appends=appends,
                 settles=[settle(session, turn, op=4)],
                 admits=[admit(session), admit(new_id()), admit(session)],
-            )
+            ),
+            wait=True,
         )
         assert [row.outcome for row in found["append"]] == ["ok", "stale", "ok", "ok"]
         assert [row.outcome for row in found["admit"]] == ["ok", "missing", "ok"]

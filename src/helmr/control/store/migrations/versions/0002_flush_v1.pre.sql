@@ -1,7 +1,7 @@
 -- flush_v1: one commit for many Sessions. The hot four operations, each a list: append, settle (and claim the next), admit (and claim if
 -- idle), claim. It locks the union of the Sessions first, in lock order (I3), and only then reads what it decides by: each statement below
 -- runs on a snapshot that begins after the locks. An item whose Session is locked by somebody else comes back `busy` and goes into a later
--- batch; with p_wait the lock is awaited. One item's refusal never fails another.
+-- batch; with p_wait the lock is awaited, and what isn't locked then isn't there. One item's refusal never fails another.
 --
 -- The rules live in control/domain; a test proves that this permits exactly the transitions of its table.
 
@@ -69,7 +69,7 @@ BEGIN
         )
         SELECT 'append', item.ord::integer,
             CASE WHEN good.ord IS NOT NULL THEN 'ok' WHEN item.sid = ANY (locked) THEN 'stale'
-                 WHEN EXISTS (SELECT FROM sessions e WHERE e.id = item.sid) THEN 'busy' ELSE 'missing' END,
+                 WHEN p_wait THEN 'missing' ELSE 'busy' END,
             good.seq, v_now, NULL::text, NULL::bytea, NULL::uuid, NULL::bigint, NULL::bytea, NULL::bytea, NULL::timestamptz,
             NULL::timestamptz, NULL::bigint, NULL::text
         FROM item LEFT JOIN good ON good.ord = item.ord;
@@ -128,7 +128,7 @@ BEGIN
         )
         SELECT 'settle', item.ord::integer,
             CASE WHEN good.ord IS NOT NULL THEN 'ok' WHEN candidate.ord IS NOT NULL THEN 'loose' WHEN item.sid = ANY (locked) THEN 'stale'
-                 WHEN EXISTS (SELECT FROM sessions e WHERE e.id = item.sid) THEN 'busy' ELSE 'missing' END,
+                 WHEN p_wait THEN 'missing' ELSE 'busy' END,
             good.seq, v_now, good.final, good.terminal, good.next_id, good.next_seq, good.next_input, good.next_source, good.next_created,
             good.next_deadline, NULL::bigint,
             CASE WHEN good.next_id IS NULL AND good.session_status = 'closing' AND NOT good.could_go_on THEN 'drained' END
@@ -191,8 +191,7 @@ BEGIN
         SELECT 'admit', item.ord::integer,
             CASE WHEN placed.ord IS NOT NULL THEN 'ok' WHEN known.same THEN 'replay' WHEN known.ord IS NOT NULL THEN 'conflict'
                  WHEN reached.ord IS NOT NULL THEN 'closed'
-                 WHEN EXISTS (SELECT FROM sessions e WHERE e.id = item.sid AND e.environment_id = item.env AND NOT item.sid = ANY (locked)) THEN 'busy'
-                 ELSE 'missing' END,
+                 WHEN p_wait OR item.sid = ANY (locked) THEN 'missing' ELSE 'busy' END,
             placed.seq, v_now, CASE WHEN placed.runs THEN 'running' WHEN placed.ord IS NOT NULL THEN 'queued' END, known.receipt,
             CASE WHEN placed.runs THEN placed.turn END, placed.tseq, NULL::bytea, NULL::bytea, v_now, placed.deadline, placed.tseq,
             CASE WHEN placed.held = 0 AND placed.process = 'none' AND placed.running_turn IS NULL THEN 'place' END
@@ -224,7 +223,7 @@ BEGIN
         )
         SELECT 'claim', item.ord::integer,
             CASE WHEN good.ord IS NOT NULL THEN 'ok' WHEN item.sid = ANY (locked) THEN 'stale'
-                 WHEN EXISTS (SELECT FROM sessions e WHERE e.id = item.sid) THEN 'busy' ELSE 'missing' END,
+                 WHEN p_wait THEN 'missing' ELSE 'busy' END,
             good.seq, v_now, NULL::text, NULL::bytea, good.next_id, good.next_seq, good.input, good.source, good.created_at, good.deadline,
             NULL::bigint, NULL::text
         FROM item LEFT JOIN good ON good.ord = item.ord;
