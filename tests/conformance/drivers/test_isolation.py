@@ -139,6 +139,16 @@ async def test_new_namespaces_are_refused_to_clone3_and_threads_still_start(jail
         assert (await inmate.run("import threading\nt = threading.Thread(target=print, args=('ran',)); t.start(); t.join()")).out == "ran"
 
 
+async def test_sockets_that_know_no_network_namespace_are_refused(jail: Jail) -> None:
+    """A vsock would lead to the hypervisor of a virtual host, or to a service of the host that listens on one."""
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        for family in ("socket.AF_VSOCK", "30", "38", "31"):  # TIPC, kernel crypto, Bluetooth
+            assert (await inmate.run(attempt(f"import socket\nsocket.socket({family}, socket.SOCK_STREAM)"))).out == "EAFNOSUPPORT", family
+        for family in ("AF_UNIX", "AF_INET", "AF_INET6"):
+            assert (await inmate.run(f"import socket\nsocket.socket(socket.{family}).close(); print('made')")).out == "made", family
+
+
 async def test_input_can_not_be_pushed_into_a_terminal(jail: Jail) -> None:
     await jail.start("c1")
     async with jail.inside("c1") as inmate:
@@ -212,7 +222,7 @@ async def test_no_network_is_reachable_but_its_own_loopback(jail: Jail) -> None:
         async with jail.inside("c1") as inmate:
             assert (await inmate.run(attempt(f"socket.create_connection(('127.0.0.1', {port}), 2)"))).out == "ECONNREFUSED"
             assert (await inmate.run(attempt("socket.create_connection(('192.0.2.1', 80), 2)"))).out == "ENETUNREACH"
-            assert (await inmate.run(attempt("socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"))).out == "EPERM"
+            assert (await inmate.run(attempt("socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"))).out == "EAFNOSUPPORT"
             assert await inmate.value("[name for _, name in socket.if_nameindex()]") == ["lo"]
             assert (
                 await inmate.run(

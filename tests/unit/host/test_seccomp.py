@@ -71,6 +71,17 @@ def test_terminal_input_is_refused_whatever_the_high_half(request_number: int) -
     assert verdict("x86_64", X86, 16, 3, 0x5413) == ALLOW
 
 
+def test_sockets_are_of_families_that_files_or_namespaces_confine_whatever_the_high_half() -> None:
+    """AF_VSOCK and AF_TIPC know no network namespace; the rest is attack surface only. The kernel says the same where it lacks them."""
+    for machine, architecture, number in (("x86_64", X86, 41), ("aarch64", ARM, 198)):
+        allowed = {family for family in range(64) if verdict(machine, architecture, number, family) == ALLOW}
+        assert allowed == {1, 2, 10, 16}
+        refused = {
+            verdict(machine, architecture, number, family | high) for family in range(64) if family not in allowed for high in (0, 1 << 40)
+        }
+        assert refused == {0x00050000 | errno.EAFNOSUPPORT}
+
+
 def test_every_denied_name_is_denied() -> None:
     for machine, architecture in (("x86_64", X86), ("aarch64", ARM)):
         table = seccomp._TABLES[machine]

@@ -3,6 +3,9 @@
 It refuses what a confined root never needs and what has been the way into kernels: mounting, new namespaces, tracing and reading other
 processes, keyrings, BPF, io_uring, handles of files outside the root, loading code into the kernel, and pushing input into terminals.
 Refused calls fail with EPERM; `clone3`, whose flags a filter cannot read, with ENOSYS, so that libraries fall back to `clone`.
+
+Sockets are of the four families that a Computer needs; any other fails with EAFNOSUPPORT, as where the kernel lacks it. AF_VSOCK for one
+knows no network namespaces: through it a guest would reach the hypervisor of a virtual host, or services of the host itself.
 A foreign architecture's calls (32 bit on x86_64) and x32 numbers end the process, since the table below would not fit them.
 """
 
@@ -22,6 +25,9 @@ _KILL: Final = 0x80000000
 _ERRNO: Final = 0x00050000
 
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_FAMILIES: Final = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
+"""The socket families that network namespaces, or files, confine."""
+
 _NAMESPACE_FLAGS: Final = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
 
@@ -34,6 +40,7 @@ class _Table:
     unshare: int
     clone3: int
     ioctl: int
+    socket: int
     x32: bool
 
 
@@ -61,6 +68,7 @@ _TABLES: Final = {
         unshare=272,
         clone3=435,
         ioctl=16,
+        socket=41,
         x32=True,
         denied=_YOUNG
         | {
@@ -115,6 +123,7 @@ _TABLES: Final = {
         unshare=97,
         clone3=435,
         ioctl=29,
+        socket=198,
         x32=False,
         denied=_YOUNG
         | {
@@ -193,6 +202,10 @@ def program(machine: str) -> bytes:
             _statement(_RETURN, refuse),
             _statement(_RETURN, _ALLOW),
         ]
+    # A family is an int to the kernel: the low half of the argument.
+    code += [_jump(_EQUAL, table.socket, 0, len(_FAMILIES) + 3), _statement(_LOAD, _ARGUMENT0)]
+    code += [_jump(_EQUAL, family, left, 0) for left, family in zip(range(len(_FAMILIES), 0, -1), _FAMILIES.values(), strict=True)]
+    code += [_statement(_RETURN, _ERRNO | errno.EAFNOSUPPORT), _statement(_RETURN, _ALLOW)]
     # The kernel compares the low half of an ioctl's request only, so the low half is what is compared here.
     code += [_jump(_EQUAL, table.ioctl, 0, 4), _statement(_LOAD, _ARGUMENT1)]
     code += [_jump(_EQUAL, _TIOCSTI, 1, 0), _jump(_EQUAL, _TIOCLINUX, 0, 1), _statement(_RETURN, refuse)]
