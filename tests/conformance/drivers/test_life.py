@@ -42,7 +42,7 @@ async def until_counting(inmate, path: str) -> int:
     """The count once the counter has begun."""
     async with asyncio.timeout(10):
         begun = f"os.path.exists({path!r}) and open({path!r}).read() not in ('', '0')"
-        while not await inmate.value(begun):  # noqa: ASYNC110 - there is no event to wait for
+        while not await inmate.value(begun):
             await asyncio.sleep(0.01)
     return await counted(inmate, path)
 
@@ -125,7 +125,7 @@ async def test_a_frozen_computer_stands_still_until_it_is_thawed(jail: Jail) -> 
         assert not (await jail.client.stats("c1"))["frozen"]
         before = await asked
         async with asyncio.timeout(5):
-            while await counted(inmate, path) <= before:  # noqa: ASYNC110 - there is no event to wait for
+            while await counted(inmate, path) <= before:
                 await asyncio.sleep(0.01)
 
 
@@ -141,7 +141,7 @@ async def test_a_computer_whose_lease_ends_stands_still_until_the_next(jail: Jai
     await jail.start("c1")
     await jail.client.lease(["c1"], 0.05)
     async with asyncio.timeout(5):
-        while not (await jail.client.stats("c1"))["frozen"]:  # noqa: ASYNC110 - there is no event to wait for
+        while not (await jail.client.stats("c1"))["frozen"]:
             await asyncio.sleep(0.01)
     await jail.client.lease(["c1"], 60)
     assert not (await jail.client.stats("c1"))["frozen"]
@@ -191,7 +191,7 @@ async def test_a_killed_hostd_ends_nothing_and_the_next_one_goes_on(jail: Jail) 
     async with jail.inside("c1", 7) as inmate:
         before = await counted(inmate, path)
         async with asyncio.timeout(5):
-            while await counted(inmate, path) <= before:  # noqa: ASYNC110 - there is no event to wait for
+            while await counted(inmate, path) <= before:
                 await asyncio.sleep(0.01)
         assert (await jail.client.end_scope("c1", 3))["ended"] == 1
     os.kill(entry["pid"], signal.SIGKILL)
@@ -203,7 +203,7 @@ async def test_a_computer_that_ended_without_a_hostd_is_found_stopped_and_cleane
     await jail.kill_hostd()
     os.kill(started["pid"], signal.SIGKILL)
     async with asyncio.timeout(5):
-        while jail.processes("c1"):  # noqa: ASYNC110 - there is no event to wait for
+        while jail.processes("c1"):
             await asyncio.sleep(0.01)
     await jail.open()
     assert (await jail.client.info())["computers"][0]["state"] == "stopped"
@@ -246,7 +246,7 @@ async def test_ending_a_scope_ends_its_daemons_and_touches_no_other(jail: Jail) 
         assert (await jail.client.end_scope("c1", 1))["ended"] == 1
         stood, moved = await counted(inmate, f"{here}/d1"), await counted(inmate, f"{here}/d2")
         async with asyncio.timeout(5):
-            while await counted(inmate, f"{here}/d2") <= moved + 5:  # noqa: ASYNC110 - there is no event to wait for
+            while await counted(inmate, f"{here}/d2") <= moved + 5:
                 await asyncio.sleep(0.01)
         assert await counted(inmate, f"{here}/d1") == stood
         assert await jail.client.end_scope("c1", 1) == {"ended": 0, "seconds": pytest.approx(0, abs=1), "oom": None}
