@@ -36,7 +36,7 @@ log = structlog.get_logger()
 class WebSocketLink:
     """A `Link`: messages sent here are written in order by the task that owns the socket."""
 
-    __slots__ = ("_closing", "_queue", "_queue_bytes", "_queued", "_waker", "closed_here", "cut")
+    __slots__ = ("_closing", "_queue", "_queue_bytes", "_queued", "_said_closed", "_waker", "closed_here", "cut")
 
     def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
         self._queue: deque[bytes] = deque()
@@ -44,6 +44,7 @@ class WebSocketLink:
         self._queue_bytes = queue_bytes
         self._waker = asyncio.Event()
         self._closing: tuple[int, str] | None = None
+        self._said_closed = False
         self.closed_here = False
         """Whether our own end asked for the close; it isn't told of it then."""
         self.cut = asyncio.Event()
@@ -95,7 +96,10 @@ class WebSocketLink:
             await self._waker.wait()
 
     async def say_closed(self, send: Send) -> None:
-        """Send the close frame."""
+        """Send the close frame, once."""
+        if self._said_closed:
+            return
+        self._said_closed = True
         code, reason = self._closing or (NORMAL, "")
         await send({"type": "websocket.close", "code": code, "reason": reason})
 

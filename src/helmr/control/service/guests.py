@@ -30,6 +30,7 @@ class Guest:
         "last_turn",
         "lost",
         "number",
+        "offence",
         "output_bytes",
         "queue",
         "received",
@@ -67,6 +68,8 @@ class Guest:
         self.last_turn: str | None = None
         """The Turn that settled last: a read that began before must not start it again."""
         self.started_at: datetime | None = None
+        self.offence: str | None = None
+        """How it broke the protocol; told when its process has ended."""
         self.output_bytes = 0
         self.stopped: str | None = None
         """The Turn that was told to stop."""

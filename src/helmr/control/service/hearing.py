@@ -101,13 +101,16 @@ class Hearing:
         if frame.status not in ("completed", "failed", "stopped"):
             raise FrameRefused("a Turn settles as completed, failed or stopped")
         failure = frames_up.error(frame.error)
+        result = frames_up.result(frame.result)
+        if result is None and frame.status == "completed":
+            raise FrameRefused("a completed Turn has a result, if only null")
         settle = Settle(
             session_id=guest.session_id,
             channel=guest.number,
             op=op,
             turn_id=frame.turn,
             status=frame.status,
-            result=frames_up.result(frame.result),
+            result=result,
             response=frames_up.response(frame.response),
             error=failure[0] if failure else None,
             event=failure[1] if failure else None,
@@ -234,6 +237,7 @@ class Hearing:
         """End a process that broke the protocol; its end is reported like any loss."""
         log.warning("a Session process is ended", session=guest.session_id, reason=reason)
         guest.queue.clear()
+        guest.offence = reason
         guest.forget()
         self._roster.kill(guest.seat.computer_id, guest.number, "protocol")
 

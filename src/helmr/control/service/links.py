@@ -332,6 +332,8 @@ class Links:
         if error.get("code") == "worker_draining":
             kind = "drained"
         facts = {name: said[name] for name in _FACTS if said.get(name) is not None}
+        if guest is not None and guest.offence is not None:
+            facts["offence"] = guest.offence
 
         async def work() -> None:
             session_id = guest.session_id if guest is not None else await self._session_of(seat.computer_id, channel)

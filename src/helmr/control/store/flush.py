@@ -116,6 +116,9 @@ class Flushes(Protocol):
         ...
 
 
+_SECONDS = 30.0
+"""After so long the connection counts as broken; what guests said is kept and written again."""
+
 _PLANS_LAST = 16_384
 """Flushes after which plans are made anew at the latest."""
 
@@ -137,7 +140,7 @@ class PostgresFlush:
             with database_errors():
                 statement = await self._prepared()
                 await self._replan()
-                rows = await statement.fetch(*_parameters(batch, wait, origin))
+                rows = await statement.fetch(*_parameters(batch, wait, origin), timeout=_SECONDS)
         except DatabaseUnavailable:
             await self.close()  # it may be open and of no use
             raise

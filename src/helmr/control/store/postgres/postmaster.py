@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -9,8 +10,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from helmr.protocol.errors import PostgresFailed
+
+_LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,26 @@ class Postmaster:
         """Until the process is gone. Raises `PostgresFailed` after `seconds`."""
         if not self._gone_within(seconds):
             raise PostgresFailed(f"PostgreSQL (pid {self.pid}) is stopping and does not end.")
+
+    async def gone(self) -> None:
+        """Return when the process is gone, whoever ended it. A child that nobody reaped yet is gone."""
+        if not sys.platform.startswith("linux"):
+            while self.is_alive():
+                await asyncio.sleep(_LOOK_SECONDS)
+            return
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(descriptor, ended.set)
+        try:
+            if self.is_alive():
+                await ended.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
 
     def _gone_within(self, seconds: float) -> bool:
         if sys.platform.startswith("linux"):

@@ -119,6 +119,12 @@ class EmbeddedPostgres:
             # What we found was on its way out, killed or told to stop by somebody else.
             await asyncio.to_thread(self._wait_for_its_end)
 
+    async def wait_ended(self) -> None:
+        """Return when no server process runs on the folder any more, whoever ended it; after `start`."""
+        running = postmaster.read(self.data)
+        if running is not None:
+            await running.gone()
+
     async def stop(self) -> None:
         """End the server, its clients disconnected, everything on disk. Returns when its process is gone."""
         await asyncio.to_thread(self._stop)
