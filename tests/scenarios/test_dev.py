@@ -225,6 +225,21 @@ async def test_after_a_kill_the_next_run_goes_on_with_the_same_processes(project
     assert processes_of(folder) == []
 
 
+async def test_a_database_that_ended_comes_back_and_sessions_go_on(project: Path, folder: Path, run: Run) -> None:
+    """UD-88: killed, or ended by somebody, PostgreSQL is started again and says so; nothing that was accepted is lost."""
+    dev = run(project)
+    assert await dev.turn("one") == "completed"
+    (found,) = folder.glob("data/postgres/data/postmaster.pid")
+    for words, how in (("two", signal.SIGKILL), ("three", signal.SIGINT)):
+        os.kill(int(found.read_text().splitlines()[0]), how)
+        dev.hears("the database ended by itself")
+        dev.hears("the database is back")
+        assert await dev.turn(words) == "completed"
+    assert (await dev.kinds()).count("session.process_started") == 1
+    assert dev.end() == 0
+    assert processes_of(folder) == []
+
+
 PATIENT = """
 import asyncio
 

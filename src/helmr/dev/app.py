@@ -20,6 +20,7 @@ from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.plane import ControlPlane
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.control.store.queries import events
+from helmr.dev.database import KeptPostgres
 from helmr.dev.folder import DataFolder, default_folder
 from helmr.dev.following import LiveOutput
 from helmr.dev.host import LocalHost, end_hostd
@@ -101,11 +102,12 @@ class Dev:
         listener.bind()
         started.push_async_callback(listener.stop)
         postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder.postgres))
+        database = KeptPostgres(postgres, self._screen)
         hostd = HostdProcess(self._folder.host)
-        started.push_async_callback(postgres.stop)
+        started.push_async_callback(database.stop)
         started.push_async_callback(end_hostd, hostd)
         async with asyncio.TaskGroup() as group:
-            starting = group.create_task(postgres.start())
+            starting = group.create_task(database.start())
             group.create_task(hostd.ensure())
         dsn = starting.result()
         if not postgres.folder.is_relative_to(self._folder.path):

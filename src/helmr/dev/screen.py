@@ -45,14 +45,16 @@ class Screen:
             self._out.write(jsontext.dumps(line).decode() + "\n")
             self._out.flush()
             return
-        agent = ready.agents[0] if ready.agents else "AGENT"
         self.note("")
         self.note(f"  Helmr is ready.   {ready.url}")
         self.note(f"  API key           {ready.api_key}")
         self.note(f"  data              {ready.data_dir}")
         self.note("")
-        self.note("  In another terminal:")
-        self.note(f'    helmr session create {agent} --text "Hello" --follow')
+        if ready.agents:
+            self.note("  In another terminal:")
+            self.note(f'    helmr session create {ready.agents[0]} --text "Hello" --follow')
+        else:
+            self.note("  No Agent is published yet: mend what is said above.")
         self.note("")
 
     def note(self, text: str) -> None:

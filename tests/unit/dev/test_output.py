@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,14 @@ def test_people_are_told_the_url_the_key_and_the_next_command() -> None:
     assert "http://127.0.0.1:8700" in shown
     assert "hlmr_sk_x" in shown
     assert 'helmr session create reviewer --text "Hello" --follow' in shown
+
+
+def test_without_a_published_agent_no_command_is_shown_that_can_not_work() -> None:
+    both = Both()
+    both.screen.ready(replace(READY, agents=()))
+    shown = both.out.getvalue()
+    assert "No Agent is published yet" in shown
+    assert "session create" not in shown
 
 
 def test_each_problem_of_a_project_has_a_line_of_its_own() -> None:

@@ -75,7 +75,7 @@ class Postmaster:
     async def gone(self) -> None:
         """Return when the process is gone, whoever ended it. A child that nobody reaped yet is gone."""
         if not sys.platform.startswith("linux"):
-            while self.is_alive():
+            while self.is_alive():  # noqa: ASYNC110 - these systems tell nobody but the parent
                 await asyncio.sleep(_LOOK_SECONDS)
             return
         try:

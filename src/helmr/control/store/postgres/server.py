@@ -129,6 +129,12 @@ class EmbeddedPostgres:
         """End the server, its clients disconnected, everything on disk. Returns when its process is gone."""
         await asyncio.to_thread(self._stop)
 
+    def leave(self) -> None:
+        """Let the server run on for others that use it: this process will neither stop it nor wait for it."""
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.returncode = 0  # else Popen warns of a child that nobody waited for
+
     async def stop_leftover(self) -> bool:
         """End a server that an earlier process left on this folder; whether there was one."""
         return await asyncio.to_thread(self._stop_leftover)
