@@ -57,6 +57,8 @@ class Process:
         return self.say("turn.output", turn=turn, content=[{"type": "text", "text": text}], **members)
 
     def settle(self, turn: str, status: str = "completed", **members: Any) -> int:
+        if status == "completed":
+            members.setdefault("result", None)
         return self.say("turn.settled", turn=turn, status=status, **members)
 
     def hear(self, op: int, payload: bytes) -> None:

@@ -162,6 +162,28 @@ async def test_outputs_are_stored_once_however_often_they_are_sent(database, tmp
         assert texts == [str(n) for n in range(25)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "members", "said"),
+    [
+        ("turn.settled", {"status": "completed"}, "has a result"),
+        ("turn.settled", {"status": "cancelled"}, "settles as"),
+        ("turn.nonsense", {}, "no frame is called"),
+    ],
+)
+async def test_a_process_that_breaks_the_protocol_ends_and_its_turn_says_how(database, tmp_path, kind, members, said):
+    """I4, [S10], [S14]: also a completion without a result, which no client could read."""
+    async with house(database, tmp_path) as h:
+        session, process = await h.warm()
+        turn = (await h.enqueue(session))["id"]
+        await process.heard("turn.start", 2)
+        process.say(kind, turn=turn, **members)
+        state = await h.turn(session, turn)
+        assert (state["status"], state["error"]["code"]) == ("interrupted", "process_lost")
+        assert said in state["error"]["details"]["offence"]
+        failed = next(e for e in await h.events(session) if e["kind"] == "session.process_failed")
+        assert failed["data"]["offence"] == state["error"]["details"]["offence"]
+
+
 async def test_a_turn_goes_on_while_no_control_plane_holds_its_link(database, tmp_path):
     """[C3]: what a guest said meanwhile is stored at the next attach."""
     async with house(database, tmp_path) as h:

@@ -38,8 +38,8 @@ UP: Final = {
     "init.failed": "`error` {code, message}; the process ends after it",
     "turn.output": "`turn`, `content`: one normalized Content list, one event",
     "turn.stopping": "`turn`, `cause` (handler_failed, message_handler_failed), `error`: a stop mark made by the guest [S11]",
-    "turn.settled": "`turn`, `status`, `error`?, `result`?, `response`?: the handler drained. status is completed, failed, "
-    "or stopped (a mark was there first)",
+    "turn.settled": "`turn`, `status`, `error`?, `result`?, `response`?: the handler drained. status is completed (`result` is there, "
+    "if only null), failed, or stopped (a mark was there first)",
     "turn.undrained": "`turn`, `detail`: a callback raised or the cleanup time ran out; the host ends the process tree [S13]",
     "messages.open": "`turn`: the Turn's message handler is registered [S7]",
     "messages.closed": "`turn`: the handler returned; no message is taken any more",
