@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -49,6 +49,10 @@ def _report_system(error: OSError, *, as_json: bool) -> int:
     return REFUSED
 
 
+_TOLD: Final = {"session_id": "session_id", "request_id": "request"}
+"""Facts that people need for their next step: hints name the Session that is in the way."""
+
+
 def write(code: str, detail: str, hint: str, exit_code: int, *, as_json: bool, retryable: bool, facts: dict[str, Any]) -> None:
     """One error object with `--json`, else a readable line or two."""
     if as_json:
@@ -58,6 +62,7 @@ def write(code: str, detail: str, hint: str, exit_code: int, *, as_json: bool, r
     text = f"error: {detail} ({code})"
     if hint:
         text += f"\nhint: {hint}"
-    if facts.get("request_id"):
-        text += f"\nrequest: {facts['request_id']}"
+    for name, label in _TOLD.items():
+        if facts.get(name):
+            text += f"\n{label}: {facts[name]}"
     print(escaped(text) if sys.stderr.isatty() else text, file=sys.stderr)

@@ -103,7 +103,9 @@ def _said(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}."
     text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if text else f"{type(error).__name__}."
+    if not text:
+        return f"{type(error).__name__}."
+    return f"{type(error).__name__}: {text}" + ("" if text[-1] in ".!?" else ".")
 
 
 def _remedy(error: BaseException) -> str:

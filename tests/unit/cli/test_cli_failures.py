@@ -128,9 +128,11 @@ async def test_nothing_prompts_without_a_terminal(helmr_process: Helmr) -> None:
 
 
 async def test_the_request_id_and_facts_are_in_the_error_object(helmr: Helmr) -> None:
-    async with scripted([problem("session_key_conflict", 409, session_id=HOLD)]) as server:
+    async with scripted(lambda request: problem("session_key_conflict", 409, session_id=HOLD)) as server:
         done = await helmr("session", "create", "a", "--key", "k", "--json", server=server)
+        shown = await helmr("session", "create", "a", "--key", "k", server=server)
     assert done.error["session_id"] == HOLD
+    assert f"session_id: {HOLD}\n" in shown.err, "the hint says to go on there"
 
 
 async def test_an_empty_id_and_a_file_in_the_way_are_no_tracebacks(helmr: Helmr, tmp_path: Path) -> None:

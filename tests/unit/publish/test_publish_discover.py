@@ -101,7 +101,7 @@ async def test_every_failing_file_is_told_with_its_line_cause_and_remedy(write: 
     }
     assert "SyntaxError" in told["agents/a_syntax.py", 2]["cause"]
     assert "add it to the project's dependencies" in told["agents/b_missing.py", 2]["remedy"]
-    assert told["lib/deep.py", 3]["cause"] == "ZeroDivisionError: division by zero"
+    assert told["lib/deep.py", 3]["cause"] == "ZeroDivisionError: division by zero."
     assert "__main__" in told["agents/d_exits.py", 2]["remedy"]
     assert "agents/b_missing.py:2: ModuleNotFoundError" in str(caught.value)
 
