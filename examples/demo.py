@@ -92,6 +92,8 @@ async def review(client: HelmrClient, ranges: list[str], screen: Screen) -> str:
                     screen.say(line, "output")
         elif not event.kind.startswith("turn.") or event.kind in ("turn.queued", "turn.running"):
             screen.say(f"{event.kind} {json.dumps(event.data)}", f"#{event.sequence}")
+        if event.kind == "session.held":
+            raise SystemExit(f"the Session does not go on: {(await session.explain()).sentence} What failed is said above.")
         if event.kind in ("turn.completed", "turn.failed", "turn.interrupted", "turn.cancelled"):
             screen.say(event.kind, f"#{event.sequence}")
             waiting -= 1
