@@ -81,6 +81,7 @@ class DatabaseServer:
         try:
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._postgres.leave()
             return
         await self._postgres.stop()
 
