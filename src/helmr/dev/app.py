@@ -28,6 +28,7 @@ from helmr.dev.publishing import Publisher
 from helmr.dev.screen import Ready, Screen
 from helmr.host.worker import HostdProcess
 from helmr.logs import write_logs
+from helmr.protocol.errors import SetupError
 from helmr.publish.project import load_project
 from helmr.server import DEFAULT_PORT as SERVER_PORT
 from helmr.server import Server, ServerConfig
@@ -106,10 +107,7 @@ class Dev:
         hostd = HostdProcess(self._folder.host)
         started.push_async_callback(database.stop)
         started.push_async_callback(end_hostd, hostd)
-        async with asyncio.TaskGroup() as group:
-            starting = group.create_task(database.start())
-            group.create_task(hostd.ensure())
-        dsn = starting.result()
+        dsn = await _together(database.start(), hostd.ensure())
         if not postgres.folder.is_relative_to(self._folder.path):
             self._screen.note(f"the database is in {postgres.folder}: PostgreSQL's account can't enter {self._folder.path}")
         settings = ServerConfig(dsn=dsn, blobs=self._folder.blobs, api_key=key, environment=ENVIRONMENT)
@@ -178,3 +176,17 @@ class Dev:
         """Take back what other terminals were told, unless another `helmr dev` told them something else since."""
         if read_saved(dev_file()) == (url, key):
             dev_file().unlink(missing_ok=True)
+
+
+async def _together(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, Any]) -> T:
+    """Run both; what the first returns. Raises the one error that is for the user where both fail, not a group of them."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            starting = group.create_task(first)
+            group.create_task(second)
+    except ExceptionGroup as failed:
+        told, others = failed.split(SetupError)
+        if told is None or others is not None:
+            raise
+        raise told.exceptions[0] from None
+    return starting.result()
