@@ -88,10 +88,10 @@ class Database:
         except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             pool.terminate()
 
-    async def dedicated(self) -> Any:
-        """A connection outside the pool, with the same settings; the caller closes it. Raises `DatabaseUnavailable`."""
+    async def dedicated(self, **settings: str) -> Any:
+        """A connection outside the pool, with the same settings and `settings`; the caller closes it. Raises `DatabaseUnavailable`."""
         with database_errors():
-            return await asyncpg.connect(self.dsn, server_settings=_SETTINGS, timeout=self._acquire_seconds)
+            return await asyncpg.connect(self.dsn, server_settings=_SETTINGS | settings, timeout=self._acquire_seconds)
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
