@@ -5,6 +5,7 @@ The rules are in `flush_v1` (migrations) and in `control/domain`. DESIGN 7; SPEC
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
