@@ -18,11 +18,14 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import deque
 from pathlib import Path
 
 from helmr import HelmrClient, text
 
 HERE = Path(__file__).resolve().parent
+SAID_LINES = 40
+"""How much of what `helmr dev` said is shown when it does not start."""
 START_SECONDS = 600
 """The first start installs the reviewer's tools into its image."""
 
@@ -60,18 +63,21 @@ async def start_dev(project: Path, screen: Screen) -> tuple[asyncio.subprocess.P
     command = [sys.executable, "-m", "helmr.cli", "dev", str(project), "--json", "--port", "0", "--no-open", "--no-reload"]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
-    asyncio.get_running_loop().create_task(_relay(process.stderr, screen))
+    said: deque[str] = deque(maxlen=SAID_LINES)
+    relay = asyncio.get_running_loop().create_task(_relay(process.stderr, screen, said))
     async with asyncio.timeout(START_SECONDS):
         line = await process.stdout.readline()
     if not line:
         await process.wait()
-        raise SystemExit("helmr dev did not start; what it said is above")
+        await relay
+        raise SystemExit("\n".join(["helmr dev did not start. It said:", *said]))
     return process, json.loads(line)
 
 
-async def _relay(stream: asyncio.StreamReader, screen: Screen) -> None:
+async def _relay(stream: asyncio.StreamReader, screen: Screen, last: deque[str]) -> None:
     async for line in stream:
         said = line.decode(errors="replace").rstrip()
+        last.append(said)
         if said.startswith(("published", "building", "ending", "ended", "error", "the database")):
             screen.say(said, "helmr")
 
