@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from helmr.control.domain.trees import Change, decide_cancel, decide_close, decide_finish, decide_interrupt, hold_reaches
 from helmr.control.service import render, stops
-from helmr.control.service.core import Core, Effects, Retry, record
+from helmr.control.service.core import Core, Effects, record, retry_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
 from helmr.control.service.sessions import session_of
@@ -31,7 +31,7 @@ class Controls:
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             row = await session_of(connection, principal, session_id)
-            retry = _retry(principal, "sessions.interrupt", session_id, idempotency_key, {})
+            retry = retry_of(principal, "sessions.interrupt", session_id, idempotency_key, {})
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
@@ -53,7 +53,7 @@ class Controls:
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             row = await session_of(connection, principal, session_id)
-            retry = _retry(principal, "sessions.resume", session_id, idempotency_key, {"hold_id": hold_id})
+            retry = retry_of(principal, "sessions.resume", session_id, idempotency_key, {"hold_id": hold_id})
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
@@ -122,7 +122,7 @@ class Controls:
     async def _end(self, principal: Principal, session_id: str, key: str | None, how: Literal["close", "cancel"]) -> Reply:
         async def work(connection: Connection, effects: Effects) -> Reply:
             row = await session_of(connection, principal, session_id)
-            retry = _retry(principal, f"sessions.{how}", session_id, key, {})
+            retry = retry_of(principal, f"sessions.{how}", session_id, key, {})
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
@@ -218,14 +218,3 @@ class Controls:
         since = max(row["idle_at"] for row in owned)
         now = await connection.fetchval("SELECT clock_timestamp()")
         return (now - since).total_seconds() * 1000 >= session["close_after_idle_ms"]
-
-
-def _retry(principal: Principal, operation: str, target: str, key: str | None, request: Any) -> Retry:
-    return Retry(
-        environment_id=principal.environment_id,
-        principal_id=principal.id,
-        operation=operation,
-        target=target,
-        key=key,
-        request=request,
-    )

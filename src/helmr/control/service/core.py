@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.faults import fault_point
 from helmr.control.service.hub import Hub
+from helmr.control.service.principals import Principal
 from helmr.control.service.recent import Recent
 from helmr.control.service.reply import Reply
 from helmr.control.store.flush import Admit, Flushed
@@ -163,6 +164,18 @@ class Retry:
         if self.key is not None:
             await identity.remember_receipt(connection, receipt=receipt, session_id=session_id, **self._identity())
         return Reply(receipt)
+
+
+def retry_of(principal: Principal, operation: str, target: str, key: str | None, request: Any) -> Retry:
+    """The retry identity of a write by `principal`."""
+    return Retry(
+        environment_id=principal.environment_id,
+        principal_id=principal.id,
+        operation=operation,
+        target=target,
+        key=key,
+        request=request,
+    )
 
 
 def check_key(key: str) -> None:

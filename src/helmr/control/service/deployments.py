@@ -12,7 +12,7 @@ import structlog
 from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
 from helmr.control.service.background import Background, Coalesced
-from helmr.control.service.core import Core, Effects, Retry
+from helmr.control.service.core import Core, Effects, retry_of
 from helmr.control.service.links import Links, WorkerEnd
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principal
@@ -79,14 +79,7 @@ class Deployments:
         data = jsontext.canonical(to_wire(checked))
         digest = jsontext.fingerprint(to_wire(checked)).hex()
         await self._check_blobs(principal, checked)
-        retry = Retry(
-            environment_id=principal.environment_id,
-            principal_id=principal.id,
-            operation="deployments.publish",
-            target="",
-            key=idempotency_key,
-            request={"digest": digest, "promote": promote},
-        )
+        retry = retry_of(principal, "deployments.publish", "", idempotency_key, {"digest": digest, "promote": promote})
 
         async def work(connection: Connection, effects: Effects) -> tuple[Reply, str]:
             earlier = await retry.claim(connection)
@@ -143,14 +136,7 @@ class Deployments:
     async def promote(self, principal: Principal, deployment_id: str, idempotency_key: str | None) -> Reply:
         """Make a deployed Deployment the current one, old ones too. Sessions keep theirs."""
         principal.require("deployments.write")
-        retry = Retry(
-            environment_id=principal.environment_id,
-            principal_id=principal.id,
-            operation="deployments.promote",
-            target=deployment_id,
-            key=idempotency_key,
-            request={},
-        )
+        retry = retry_of(principal, "deployments.promote", deployment_id, idempotency_key, {})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             row = await _row(connection, principal, deployment_id)

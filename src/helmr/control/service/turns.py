@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from helmr.control.service import render, stops
 from helmr.control.service.asked import check_input
-from helmr.control.service.core import Core, Effects, Retry, check_key, record
+from helmr.control.service.core import Core, Effects, check_key, record, retry_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reads import Reads
 from helmr.control.service.reply import Reply
@@ -127,7 +127,7 @@ class Turns:
         data = jsontext.dumps(parts)
         if len(data) > CONTENT_BYTES:
             raise ContentLimitExceeded(f"The message is {len(data)} bytes; at most {CONTENT_BYTES} are allowed.")
-        retry = _retry(principal, "turns.send", turn_id, idempotency_key, {"content": content})
+        retry = retry_of(principal, "turns.send", turn_id, idempotency_key, {"content": content})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             await session_of(connection, principal, session_id)
@@ -153,7 +153,7 @@ class Turns:
     async def interrupt(self, principal: Principal, session_id: str, turn_id: str, idempotency_key: str | None) -> Reply:
         """Interrupt exactly this running Turn: a stop mark, no hold [S15]."""
         principal.require("sessions.interrupt")
-        retry = _retry(principal, "turns.interrupt", turn_id, idempotency_key, {})
+        retry = retry_of(principal, "turns.interrupt", turn_id, idempotency_key, {})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             await session_of(connection, principal, session_id)
@@ -201,17 +201,6 @@ def _admitted_row(item: Admit, flushed: Flushed) -> dict[str, Any]:
         "created_at": flushed.at,
         "started_at": flushed.at if running else None,
     }
-
-
-def _retry(principal: Principal, operation: str, target: str, key: str | None, request: Any) -> Retry:
-    return Retry(
-        environment_id=principal.environment_id,
-        principal_id=principal.id,
-        operation=operation,
-        target=target,
-        key=key,
-        request=request,
-    )
 
 
 async def _turn_of(connection: Connection, session_id: str, turn_id: str) -> Any:
