@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -130,7 +131,8 @@ async def timeline(client: HelmrClient, session_id: str, screen: Screen) -> None
 
 async def demo(options: argparse.Namespace) -> None:
     screen = Screen()
-    project = Path(tempfile.gettempdir()) / "helmr-demo" / "reviewer"
+    # The same folder each time, so that `helmr dev` finds its data folder, and the image in it, again.
+    project = Path(tempfile.gettempdir()) / f"helmr-demo-{os.geteuid()}" / "reviewer"
     shutil.rmtree(project.parent, ignore_errors=True)
     shutil.copytree(HERE / "reviewer", project)
     ranges = carry_repository(options.repository.resolve(), project / "repo" / "repo.bundle")

@@ -29,7 +29,7 @@ class Review:
     """The result of a Turn."""
 
     range: str
-    verdict: Literal["clean", "findings", "failing", "unreadable"]
+    verdict: Literal["clean", "findings", "failing", "unverified", "unreadable"]
     commits: int = 0
     files: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -38,11 +38,12 @@ class Review:
 
 
 def summarize(change: Change, findings: list[Finding], tests: list[TestRun]) -> Review:
-    """The review of a change: failing tests weigh more than findings."""
+    """The review of a change: failing tests weigh more than findings, and tests that could not be run leave it unverified."""
     failing = any(run.outcome == "failed" for run in tests)
+    not_run = any(run.outcome == "not_run" for run in tests)
     return Review(
         range=change.range,
-        verdict="failing" if failing else "findings" if findings else "clean",
+        verdict="failing" if failing else "findings" if findings else "unverified" if not_run else "clean",
         commits=len(change.commits),
         files=change.files,
         findings=tuple(findings),

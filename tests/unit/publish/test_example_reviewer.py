@@ -82,6 +82,16 @@ async def test_a_failing_test_weighs_more_than_findings_and_is_told(module: Modu
     assert "not_a_module" in turn.response[0]["text"]
 
 
+async def test_a_change_whose_tests_can_not_be_run_is_not_called_clean(module: ModuleType, tmp_path: Path) -> None:
+    prepared = await module.workspace.prepare(tmp_path / "repo", tmp_path / "nothing")
+    (prepared.repository / "tests/test_gone.py").write_text("import not_a_module\n\nassert not_a_module\n", encoding="utf-8")
+    who = ("-c", "user.name=x", "-c", "user.email=x@example.invalid")
+    for arguments in (("add", "-A"), (*who, "commit", "-q", "-m", "Test what is not there")):
+        subprocess.run(["git", "-C", str(prepared.repository), *arguments], check=True, timeout=30)
+    _, result = await review(module, prepared.repository, "HEAD")
+    assert result["verdict"] == "unverified"
+
+
 @pytest.mark.parametrize("asked", ["", "nope..HEAD", "--output=x", "HEAD; ls", "HEAD~99"])
 async def test_a_range_that_git_does_not_know_is_an_answer(module: ModuleType, tmp_path: Path, asked: str) -> None:
     prepared = await module.workspace.prepare(tmp_path / "repo", tmp_path / "nothing")
