@@ -68,12 +68,24 @@ async def settled_once(session: Any) -> dict[str, str]:
     ends = {event.turn_id: event.kind.removeprefix("turn.") for event in events if event.kind in TERMINAL}
     admitted = [event.turn_id for event in events if event.kind == "turn.queued"]
     running = [event.turn_id for event in events if event.kind == "turn.running"]
-    page = await session.turns.list(limit=100)
-    assert {turn.id: turn.status for turn in page.items} == ends
-    assert [turn.id for turn in page.items] == admitted
+    turns = await _turns(session)
+    assert {turn.id: turn.status for turn in turns} == ends
+    assert [turn.id for turn in turns] == admitted
     assert running == [turn for turn in admitted if turn in set(running)]
     assert max(Counter(running).values(), default=1) == 1
     return {turn: ends[turn] for turn in admitted}
+
+
+async def _turns(session: Any) -> list[Any]:
+    """All Turns of a Session, over the pages of their listing."""
+    found: list[Any] = []
+    cursor: str | None = None
+    while True:
+        page = await session.turns.list(limit=100, cursor=cursor)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
 
 
 def handled_once(installation: Installation, statuses: dict[str, str]) -> None:
