@@ -9,6 +9,7 @@ from pathlib import Path
 from helmr.host.hostd.client import HostdClient
 from helmr.host.hostd.daemon import take_folder
 from helmr.host.hostd.records import load_all
+from helmr.host.sandbox import crowds
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.process import ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
@@ -39,6 +40,7 @@ async def clean(state: Path) -> int:
             for driver in (Bubblewrap(state), ProcessDriver(state)):
                 await driver.end(record.spec, record.running)
             await ProcessDriver(state).destroy(record.spec)
+        await crowds.kill(lambda: crowds.mounting(f"{state}/"))
         await asyncio.to_thread(remove_tree, state)
     finally:
         os.close(lock)

@@ -21,7 +21,7 @@ from helmr.host.hostd.records import Record, load_all
 from helmr.host.hostd.rpc import Connection, peer_of
 from helmr.host.hostd.runsocket import bind_short
 from helmr.host.hostd.watchdog import Watchdog
-from helmr.host.sandbox import mounts
+from helmr.host.sandbox import crowds, mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.driver import Driver, Ending, Probe
 from helmr.host.sandbox.identity import parents, state_of
@@ -71,6 +71,7 @@ class Hostd:
             become_subreaper()
             if self.config.driver == "process":
                 _log.warning("driver.process", warning=WARNING)
+            await _end_probes(state)
             self._probes = asyncio.ensure_future(self.driver.probe())
             await self._adopt()
             self._listen(state / "hostd.sock")
@@ -201,6 +202,13 @@ class Hostd:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("task.failed", error=repr(error), exc_info=error)
+
+
+async def _end_probes(state: Path) -> None:
+    """What a hostd that was killed while it probed has left."""
+    await crowds.kill(lambda: crowds.mounting(f"{state}/.probe-"))
+    for folder in await asyncio.to_thread(lambda: list(state.glob(".probe-*"))):
+        await asyncio.to_thread(remove_tree, folder)
 
 
 async def _take_folder_soon(state: Path) -> int:

@@ -199,7 +199,9 @@ class Bubblewrap:
         if groups is not None:
             return await groups.end()
         known = running is not None and running.boot == boot_id() and is_alive(running.pid1)
-        return await crowds.kill(lambda: self._members(running if known else None) | crowds.marked(spec.mark))
+        return await crowds.kill(
+            lambda: self._members(running if known else None) | crowds.marked(spec.mark) | crowds.mounting(f"{spec.folder}/")
+        )
 
     async def destroy(self, spec: ComputerSpec) -> None:
         await asyncio.to_thread(remove_tree, Path(spec.folder))
