@@ -12,6 +12,9 @@ from jail import Jail
 
 from helmr.host.sandbox import capabilities
 
+REPOSITORY = Path(__file__).resolve().parents[3]
+"""A folder of the host that no Computer has."""
+
 pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewrap-user")]
 
 
@@ -38,9 +41,9 @@ async def test_nothing_of_the_host_exists_inside_but_usr_and_python(jail: Jail, 
         for path in (
             str(secret),
             str(jail.state),
-            "/root/.ssh",
-            "/root/.pyenv",
-            "/work",
+            str(Path.home() / ".ssh"),
+            str(Path.home() / ".bashrc"),
+            str(REPOSITORY),
             "/boot",
             "/sys/kernel",
             "/etc/machine-info",
@@ -301,7 +304,7 @@ async def test_links_left_for_the_next_start_lead_to_nothing_of_the_host(jail: J
         assert getattr(error, "code", "") == "launch_failed", error
     else:
         async with jail.inside("c1") as inmate:
-            assert not await inmate.value("os.path.exists('/oldroot') or os.path.exists('/root/.pyenv') or os.path.exists('/work')")
+            assert not await inmate.value(f"os.path.exists('/oldroot') or os.path.exists({str(REPOSITORY)!r})")
             assert await inmate.value("open('/proc/self/uid_map').read().split()[1] != '0'")
     assert {path: os.lstat(path).st_mtime_ns for path in before} == before
 
