@@ -47,9 +47,6 @@ class Change:
     changed: bool = True
 
 
-UNCHANGED_OPEN = Change(status="open", changed=False)
-
-
 def subtree(nodes: Sequence[Node], root: SessionId) -> list[Node]:
     """`root` and what it owns, in the given order. Raises `KeyError` when `root` isn't there."""
     inside: set[SessionId] = set()

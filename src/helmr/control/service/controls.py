@@ -216,5 +216,5 @@ class Controls:
         if any(row["idle_at"] is None for row in owned):
             return False
         since = max(row["idle_at"] for row in owned)
-        now = await connection.fetchval("SELECT clock_timestamp()")
+        now = await sessions.now(connection)
         return (now - since).total_seconds() * 1000 >= session["close_after_idle_ms"]

@@ -25,7 +25,7 @@ class Explanations:
         principal.require("sessions.read")
         async with self._core.database.connection() as connection:
             row = await session_of(connection, principal, session_id)
-            now = await connection.fetchval("SELECT clock_timestamp()")
+            now = await sessions.now(connection)
             in_force = await sessions.holds_on(connection, ids=[session_id])
             below = await sessions.latest_idle_below(connection, ids=[session_id])
             facts: dict[str, Any] = {

@@ -18,7 +18,6 @@ from helmr.protocol.errors import Forbidden, Unauthenticated
 from helmr.protocol.ids import new_id
 
 KEY_PREFIX: Final = "hlmr_sk_"
-WORKER_PREFIX: Final = "hlmr_wk_"
 
 PERMISSIONS: Final = (
     "sessions.read",

@@ -45,7 +45,7 @@ class Processes:
             if session["held"] or session["claimed_turn"] + 1 >= session["next_turn"]:
                 await self._settle_wish(connection, session)
                 return "nothing", None
-            if session["retry_at"] is not None and session["retry_at"] > await connection.fetchval("SELECT clock_timestamp()"):
+            if session["retry_at"] is not None and session["retry_at"] > await sessions.now(connection):
                 return "waiting", None
             computer = await self._computer(connection, effects, session)
             if computer["residency"] == "cold" or computer["residency"] == "unavailable":
@@ -123,7 +123,7 @@ class Processes:
                 return None
             after = after_end("cleanup_failed", session["strikes"])
             await stops.settle_lost(connection, effects, session, strikes=session["strikes"], code=after.error_code)
-            await connection.execute("UPDATE sessions SET recovery_reason = $2 WHERE id = $1", session["id"], after.recovery_reason)
+            await processes.remember_reason(connection, id=session["id"], recovery_reason=after.recovery_reason)
             if session["status"] != "closed":
                 await self._hold(connection, effects, session["root_session_id"], session["id"])
             if session["process"] == "none":
@@ -140,7 +140,7 @@ class Processes:
 
         async def work(connection: Connection, effects: Effects) -> None:
             session = await sessions.lock_session(connection, id=session_id)
-            due = await connection.fetchval("SELECT deadline_at <= clock_timestamp() FROM sessions WHERE id = $1", session_id)
+            due = await sessions.deadline_over(connection, id=session_id)
             if session is not None and session["running_turn"] is not None and session["stop_cause"] is None and due:
                 await stops.mark(connection, effects, session, "deadline", render.error("deadline_exceeded"))
 
@@ -229,7 +229,7 @@ class Processes:
                 if computer["residency"] not in ("starting", "running"):
                     continue
                 error = render.error("worker_lost", "The Computer's host does not answer.")
-                await connection.execute("UPDATE computers SET fence = fence + 1 WHERE id = $1", computer["id"])
+                await computers.raise_fence(connection, id=computer["id"])
                 await computers.set_residency(connection, id=computer["id"], residency="unavailable", error=error)
                 alive = await processes.alive_on(connection, computer_id=computer["id"])
                 lost += [(str(row["id"]), row["channel"]) for row in alive]
@@ -237,14 +237,6 @@ class Processes:
 
         for session_id, channel in await self._core.write("worker_lost", work):
             await self.ended(session_id, channel, "worker_lost")
-
-    async def end_of(self, session_id: str) -> tuple[str, int] | None:
-        """The Computer and channel of a process that should be gone by now, to be killed."""
-        async with self._core.database.connection() as connection:
-            row = await sessions.session_row(connection, id=session_id)
-        if row is None or row["process"] == "none" or row["computer_id"] is None:
-            return None
-        return str(row["computer_id"]), row["channel"]
 
     async def _computer(self, connection: Connection, effects: Effects, session: Any) -> Any:
         """The Session's Computer, made from its pinned Template on the first input [C1]."""

@@ -20,7 +20,7 @@ from helmr.control.service.processes import Processes, cleanup_left
 from helmr.control.service.roster import Roster
 from helmr.control.store.flush import Claim, Flushed, NextTurn
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import messages, processes, turns
+from helmr.control.store.queries import messages, processes, sessions, turns
 from helmr.protocol import jsontext
 from helmr.protocol.limits import CLEANUP_SECONDS
 
@@ -115,7 +115,7 @@ class Telling:
                 seat.link.send(session_start(seat, row, await self._manifests.load(connection, row["deployment_id"])))
             if guest is None or guest.lost:
                 return
-            now = await connection.fetchval("SELECT clock_timestamp()")
+            now = await sessions.now(connection)
             if row["running_turn"] is not None:
                 await self._sync_turn(connection, guest, row, now)
             elif _may_claim(row):

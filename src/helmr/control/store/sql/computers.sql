@@ -27,9 +27,6 @@ UPDATE computers SET next_channel = next_channel + 1 WHERE id = :id RETURNING ne
 -- name: computers_of(worker_id)
 SELECT * FROM computers WHERE worker_id = :worker_id AND status <> 'deleted';
 
--- name: starts_overdue(count)
-SELECT id, worker_id FROM computers WHERE deadline_at IS NOT NULL AND deadline_at <= clock_timestamp() LIMIT :count;
-
 -- name: rooms()
 -- Live workers, with what is reserved of them by Computers that are neither cold nor hibernated.
 SELECT w.id, w.base, w.cpu, w.memory, coalesce(sum(c.cpu), 0)::float AS cpu_used, coalesce(sum(c.memory), 0)::bigint AS memory_used
@@ -75,3 +72,7 @@ SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status
 
 -- name: worker_drains(id)$
 SELECT draining FROM workers WHERE id = :id;
+
+-- name: raise_fence(id)!
+-- Whoever still speaks for the earlier placement is stale (I4).
+UPDATE computers SET fence = fence + 1 WHERE id = :id;

@@ -10,7 +10,3 @@ UPDATE holds SET released_at = clock_timestamp() WHERE id = :id AND released_at 
 
 -- name: release_holds_of(session_id)!
 UPDATE holds SET released_at = clock_timestamp() WHERE session_id = :session_id AND released_at IS NULL;
-
--- name: interrupts_of(session_id)$
--- Interrupt holds in force on one Session.
-SELECT count(*) FROM holds WHERE session_id = :session_id AND kind = 'interrupt' AND released_at IS NULL;

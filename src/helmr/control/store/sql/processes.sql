@@ -30,9 +30,6 @@ UPDATE sessions SET wanting = false WHERE id = :id;
 -- Sessions for which a process should be found now.
 SELECT id FROM sessions WHERE wanting AND (retry_at IS NULL OR retry_at <= clock_timestamp()) ORDER BY id LIMIT :count;
 
--- name: next_retry()$
-SELECT min(retry_at) FROM sessions WHERE wanting AND retry_at IS NOT NULL;
-
 -- name: wanting_on(computer_id)
 SELECT id FROM sessions WHERE wanting AND computer_id = :computer_id AND (retry_at IS NULL OR retry_at <= clock_timestamp());
 
@@ -56,3 +53,7 @@ SET strikes = :strikes, attempt = attempt + 1, retry_at = clock_timestamp() + :r
 -- name: alive_briefly(computer_id)
 -- What a control plane compares with what it has told.
 SELECT id, channel, process, running_turn, stop_cause, loose, held, claimed_turn, next_turn FROM sessions WHERE computer_id = :computer_id AND process <> 'none';
+
+-- name: remember_reason(id, recovery_reason)!
+-- Why the next process will be a reconstruction [S14].
+UPDATE sessions SET recovery_reason = :recovery_reason WHERE id = :id;

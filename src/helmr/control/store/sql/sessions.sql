@@ -9,10 +9,6 @@ SELECT * FROM sessions WHERE id = :id AND environment_id = :environment_id;
 -- One Session, locked: the row as it is after the lock was got.
 SELECT * FROM sessions WHERE id = :id FOR NO KEY UPDATE;
 
--- name: lock_sessions(ids)
--- A set of Sessions, locked in lock order (I3).
-SELECT * FROM sessions WHERE id = ANY (:ids::uuid[]) ORDER BY root_session_id, depth, id FOR NO KEY UPDATE;
-
 -- name: lock_tree(root_session_id)
 -- A whole owned tree, locked in lock order. A Session spawned meanwhile locked its parent, so it is seen by the next call.
 SELECT * FROM sessions WHERE root_session_id = :root_session_id ORDER BY root_session_id, depth, id FOR NO KEY UPDATE;
@@ -132,9 +128,6 @@ WHERE status = 'open' AND close_after_idle_ms IS NOT NULL AND parent_session_id 
     AND idle_at + close_after_idle_ms * interval '1 millisecond' <= clock_timestamp()
 LIMIT :count;
 
--- name: next_idle_close()$
-SELECT min(idle_at + close_after_idle_ms * interval '1 millisecond') FROM sessions WHERE status = 'open' AND close_after_idle_ms IS NOT NULL;
-
 -- name: deadlines_due(count)
 SELECT id FROM sessions WHERE deadline_at IS NOT NULL AND deadline_at <= clock_timestamp() AND stop_cause IS NULL ORDER BY deadline_at LIMIT :count;
 
@@ -149,3 +142,10 @@ WHERE status = 'closing' AND running_turn IS NULL AND (claimed_turn + 1 >= next_
 -- name: forgive(id)!
 -- A person looked at a process that failed three times: it may be tried again, three times.
 UPDATE sessions SET strikes = 0, attempt = 0, retry_at = NULL WHERE id = :id;
+
+-- name: now()$
+-- Time belongs to the database (STYLE 8).
+SELECT clock_timestamp();
+
+-- name: deadline_over(id)$
+SELECT deadline_at <= clock_timestamp() FROM sessions WHERE id = :id;

@@ -5,9 +5,6 @@ SELECT t.*, s.environment_id FROM turns t JOIN sessions s ON s.id = t.session_id
 -- name: turn_row(id)^
 SELECT t.*, s.environment_id FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = :id;
 
--- name: turn_at(session_id, sequence)^
-SELECT * FROM turns WHERE session_id = :session_id AND sequence = :sequence;
-
 -- name: list_turns(session_id, after, count)
 SELECT * FROM turns WHERE session_id = :session_id AND sequence > :after ORDER BY sequence LIMIT :count;
 
