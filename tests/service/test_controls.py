@@ -22,6 +22,15 @@ async def running(h):
     return session, process, turn
 
 
+async def pass_deadline(h):
+    """The running Turn's deadline is over, and the duty finds it."""
+    from helmr.control.upkeep.deadlines import Deadlines
+
+    async with h.database.connection() as connection:
+        await connection.execute("UPDATE sessions SET deadline_at = now() WHERE deadline_at IS NOT NULL")
+    await Deadlines(h.plane).run()
+
+
 async def control(h, name, session, *args):
     return json.loads((await getattr(h.plane.controls, name)(h.principal, session, *args, None)).body)
 
@@ -238,14 +247,11 @@ async def test_a_deadline_fails_the_turn_without_a_hold(database, tmp_path):
     """[S12], UD-12."""
     from tests.service.scripted import agent
 
-    from helmr.control.upkeep.deadlines import Deadlines
-
-    async with house(database, tmp_path, agent("talker", max_turn_duration_ms=1)) as h:
+    async with house(database, tmp_path, agent("talker", max_turn_duration_ms=3_600_000)) as h:
         made = await h.create()
         process = await h.host.next_process()
         await process.heard("turn.start")
-        await asyncio.sleep(0.002)
-        await Deadlines(h.plane).run()
+        await pass_deadline(h)
         assert (await process.heard("turn.stop"))["reason"] == "deadline"
         process.settle(made["turn"]["id"], "stopped")
         state = await h.turn(made["session"]["id"], made["turn"]["id"])
@@ -383,3 +389,23 @@ async def test_following_gives_every_event_once_whatever_comes_between(database,
             await task
         assert seen == list(range(1, len(seen) + 1))
         assert len(seen) > 3000
+
+
+async def test_who_waits_is_told_the_marks_error_as_it_is_stored_and_not_the_guests(database, tmp_path):
+    """[S11]: the answer of a wait equals a later read, also when the handler fails while it is being stopped."""
+    from tests.service.scripted import agent
+
+    async with house(database, tmp_path, agent("talker", max_turn_duration_ms=3_600_000)) as h:
+        made = await h.create()
+        session, turn = made["session"]["id"], made["turn"]["id"]
+        process = await h.host.next_process()
+        await process.heard("turn.start")
+        waiting = asyncio.create_task(h.turn(session, turn))
+        await pass_deadline(h)
+        await process.heard("turn.stop")
+        process.settle(turn, "failed", error={"code": "handler_failed", "message": "while stopping"})
+        waited = await waiting
+        h.plane.hub.touch(session)
+        h.plane._core.recent.forget_session(session)
+        assert waited == await h.turn(session, turn, 0)
+        assert waited["error"] == {"code": "deadline_exceeded"}

@@ -196,7 +196,7 @@ class Hearing:
     async def _run_queue(self, guest: Guest) -> None:
         try:
             while guest.queue:
-                op, entry = guest.queue[0]
+                op, entry = guest.queue.popleft()
                 if isinstance(entry, Up) and entry.t in _HOT:
                     self._hot(guest, op, entry)
                 else:
@@ -205,7 +205,6 @@ class Hearing:
                         await self._apply(guest, op, entry)
                     else:
                         await entry()
-                guest.queue.popleft()
         except FrameRefused as error:
             self._refuse(guest, str(error))
         except Exception:
@@ -254,13 +253,15 @@ class Hearing:
 
 
 def _members(guest: Guest, item: Settle, flushed: Flushed) -> dict[str, Any]:
+    """The columns of the Turn's row as the flush wrote them: under a stop mark the error is the mark's, not the guest's [S11]."""
     completed = flushed.status == "completed"
+    error = item.error if item.error is not None and flushed.data == item.event else flushed.data
     members: dict[str, Any] = {
         "status": flushed.status,
         "terminal_at": flushed.at,
         "result": item.result if completed else None,
         "response": item.response if completed else None,
-        "error": None if completed or flushed.status == "interrupted" else (item.error or flushed.data),
+        "error": error if flushed.status == "failed" else None,
     }
     if guest.turn_id == item.turn_id and guest.started_at is not None:
         members["started_at"] = guest.started_at
