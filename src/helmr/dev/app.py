@@ -92,13 +92,13 @@ class Dev:
             loop.add_signal_handler(number, self._ending.set)
         key = self._folder.api_key()
         async with AsyncExitStack() as started:
-            url = await self._until_ending(self._start(started, key))
-            if url is not None:
-                await self._work(started, url, key)
+            begun = await self._until_ending(self._start(started, key))
+            if begun is not None:
+                await self._work(started, *begun, key)
             self._screen.note("ending")
         self._screen.note("ended; nothing is left running")
 
-    async def _start(self, started: AsyncExitStack, key: str) -> str:
+    async def _start(self, started: AsyncExitStack, key: str) -> tuple[str, LocalHost]:
         listener = Listener(ListenerConfig(host=self._config.host, port=self._config.port))
         listener.bind()
         started.push_async_callback(listener.stop)
@@ -118,7 +118,7 @@ class Dev:
         host = LocalHost(self._folder, hostd, server.plane)
         started.push_async_callback(host.stop)
         await host.start()
-        return server.url
+        return server.url, host
 
     async def _show_sessions(self, started: AsyncExitStack, plane: ControlPlane, key: str) -> None:
         """Follow each Session that something happens in: new ones from their beginning, older ones from where they are."""
@@ -137,7 +137,7 @@ class Dev:
         started.push_async_callback(output.stop)
         plane.hub.on_activity = output.saw
 
-    async def _work(self, started: AsyncExitStack, url: str, key: str) -> None:
+    async def _work(self, started: AsyncExitStack, url: str, host: LocalHost, key: str) -> None:
         client = await started.enter_async_context(HelmrClient(url, key))
         publisher = Publisher(self._config.project, client.deployments, self._screen)
         if self._config.reload:
@@ -152,7 +152,7 @@ class Dev:
         self._screen.ready(Ready(url=url, api_key=key, console_url=f"{url}/", data_dir=self._folder.path, agents=agents))
         if self._config.open_console:
             await asyncio.to_thread(webbrowser.open, f"{url}/")
-        await self._until_ending(publisher.keep() if self._config.reload else self._ending.wait())
+        await self._until_ending(_first(host.wait(), publisher.keep() if self._config.reload else self._ending.wait()))
 
     async def _until_ending(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` returns; None when the end was asked for first, and `work` cancelled. Raises what `work` raises."""
@@ -176,6 +176,19 @@ class Dev:
         """Take back what other terminals were told, unless another `helmr dev` told them something else since."""
         if read_saved(dev_file()) == (url, key):
             dev_file().unlink(missing_ok=True)
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Wait for the first that ends, cancel the others; raises what it raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()
 
 
 async def _together(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, Any]) -> T:

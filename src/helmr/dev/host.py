@@ -38,6 +38,10 @@ class LocalHost:
         except TimeoutError:
             raise SetupError("The worker was not taken in by the control plane.", hint="Look into helmr.log in the data folder.") from None
 
+    async def wait(self) -> None:
+        """Wait until the worker ends, which only a failure makes it do before `stop`; raises that failure."""
+        await self._worker.wait()
+
     async def stop(self) -> None:
         """Let go of links and streams."""
         await self._worker.stop()

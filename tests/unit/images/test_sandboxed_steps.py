@@ -100,9 +100,9 @@ async def test_steps_see_the_steps_before_them_and_their_settings(builder: Build
         ImageStep(kind="workdir", dest="/made/here"),
         sh("chown helmr ."),
         ImageStep(kind="user", user="helmr"),
-        sh("cat /opt/one; echo $WORD; pwd; id -un; stat -c %a /root; touch mine; stat -c %U mine"),
+        sh("cat /opt/one; echo $WORD; pwd; id -un; stat -c %a /root; touch mine; stat -c %U mine; cat /run/helmr/ca.pem"),
     )
-    assert builder.log[-6:] == ["one", "two", "/made/here", "helmr", "711", "helmr"]
+    assert builder.log[-7:] == ["one", "two", "/made/here", "helmr", "711", "helmr", "certificates"]
 
 
 async def test_copies_are_roots_follow_the_guests_links_and_keep_what_was_there(builder: Builder) -> None:

@@ -136,7 +136,8 @@ class BuildRunner:
                 overlay=self._context.overlay,
                 indexed=False,
                 binds=tuple(binds),
-                tmpfs=interior.FRESH,
+                # A folder that a step's user may enter: made for a bind alone, it would be root's.
+                tmpfs=(*interior.FRESH, STEP_FILES),
                 sealed=interior.SEALED,
                 masked_files=interior.masked_files(),
                 masked_folders=interior.masked_folders(),

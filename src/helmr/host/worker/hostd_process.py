@@ -32,6 +32,8 @@ class HostdProcess:
         self._driver: DriverName = driver
         self._pid: int | None = None
         """The one started here, until its end was seen."""
+        self._log_from = 0
+        """Where in the log what that one says begins."""
         self._starting = asyncio.Lock()
 
     async def connect(self, notify: Notify) -> HostdClient:
@@ -61,7 +63,7 @@ class HostdProcess:
                 async with asyncio.timeout(START_SECONDS):
                     await self._settled(log)
             except TimeoutError:
-                tail = await asyncio.to_thread(_tail, log)
+                tail = await asyncio.to_thread(_tail, log, self._log_from)
                 raise SetupError(f"hostd did not answer within {START_SECONDS:.0f} s: {tail}", hint=f"Its log is {log}.") from None
 
     async def _settled(self, log: Path) -> None:
@@ -74,7 +76,7 @@ class HostdProcess:
             if answers and (self._pid is None or await asyncio.to_thread(self._listener) == self._pid):
                 return
             if status is not None and not answers and not await self._answers():
-                raise SetupError(f"hostd ended with {status}: {await asyncio.to_thread(_tail, log)}", hint=f"Its log is {log}.")
+                raise SetupError(f"hostd ended with {status}: {await asyncio.to_thread(_tail, log, self._log_from)}", hint=f"Its log is {log}.")
             await asyncio.sleep(0.02)  # neither a socket that isn't there nor another's process gives an event
 
     def _listener(self) -> int | None:
@@ -112,6 +114,7 @@ class HostdProcess:
     def _spawn(self, log: Path) -> int:
         """A process in a session of its own: signals of this terminal and our end are none of its business."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._log_from = log.stat().st_size if log.exists() else 0
         arguments = [sys.executable, "-m", "helmr.host.hostd", "--state", str(self.folder), "--driver", self._driver]
         writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         files = [
@@ -137,6 +140,6 @@ class HostdProcess:
         return os.waitstatus_to_exitcode(status)
 
 
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
+def _tail(log: Path, start: int) -> str:
+    lines = log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
     return " / ".join(lines[-3:])[-600:] or "it said nothing"
