@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.model.invariants import check
+
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import Principal, ensure_environment
 from helmr.control.store.pool import Database
@@ -330,6 +332,8 @@ async def house(dsn: str, tmp_path: Path, *agents: AgentManifest, size: int = 8)
     finally:
         await plane.stop()
         assert database.deadlocks == 0, "a transaction was run again after a deadlock (I3)"
+        async with database.connection() as connection:
+            await check(connection)
         await database.stop()
 
 
