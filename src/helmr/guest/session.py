@@ -13,7 +13,7 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context, copy_context
 from typing import Any, Final
 
@@ -38,14 +38,18 @@ def run_session(connection: socket.socket) -> int:
     """Serve one Session over its channel until its end; returns the exit status."""
     faulthandler.enable()
     with asyncio.Runner(loop_factory=guest_loop) as runner:
-        return runner.run(SessionProcess(connection).run())
+        status = runner.run(SessionProcess(connection).run())
+        # From here on the Agent's own tasks, threads and atexit functions get the same time again; then the process ends anyway.
+        faulthandler.dump_traceback_later(CLEANUP_SECONDS, exit=True)
+        return status
 
 
 class SessionProcess:
-    """Owns the channel, the context, the Turn that runs and the tasks of both."""
+    """Owns the channel, the context, the Turn that runs and the tasks of both. `load(bundle, file, attribute)` finds the definition."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, *, load: Callable[[str, str, str], Any] = load_definition) -> None:
         self._socket = connection
+        self._load = load
         self._ended: asyncio.Future[int]
         self._channel: Channel
         self._definition: Any = None
@@ -73,8 +77,6 @@ class SessionProcess:
             async with asyncio.timeout(CLEANUP_SECONDS):
                 await self._channel.flushed()
         self._channel.close()
-        # From here on the Agent's own tasks, threads and atexit functions get the same time again; then the process ends anyway.
-        faulthandler.dump_traceback_later(CLEANUP_SECONDS, exit=True)
         return status
 
     # --- frames -----------------------------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class SessionProcess:
         self._init.add_done_callback(self._initialized)
 
     async def _initialize(self, frame: Mapping[str, Any], context: LiveContext) -> None:
-        self._definition = load_definition(frame["bundle"], frame["file"], frame["attribute"])
+        self._definition = self._load(frame["bundle"], frame["file"], frame["attribute"])
         init = self._definition.init
         if init is not None:
             if inspect.iscoroutinefunction(init) or inspect.iscoroutinefunction(getattr(init, "__call__", None)):  # noqa: B004
