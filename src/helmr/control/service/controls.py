@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from helmr.control.domain.delegation import may_release
 from helmr.control.domain.trees import Change, decide_cancel, decide_close, decide_finish, decide_interrupt, hold_reaches
 from helmr.control.service import render, stops
+from helmr.control.service.authority import session_of
 from helmr.control.service.core import Core, Effects, record, retry_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
-from helmr.control.service.sessions import session_of
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import holds, sessions
 from helmr.protocol import jsontext
-from helmr.protocol.errors import HoldNotFound, HoldNotReleasable, SessionNotOpen
+from helmr.protocol.errors import Forbidden, HoldNotFound, HoldNotReleasable, SessionNotOpen
 from helmr.protocol.ids import is_id, new_id
 
 
@@ -30,7 +31,7 @@ class Controls:
         principal.require("sessions.interrupt")
 
         async def work(connection: Connection, effects: Effects) -> Reply:
-            row = await session_of(connection, principal, session_id)
+            row = await session_of(connection, principal, session_id, "interrupt_session")
             retry = retry_of(principal, "sessions.interrupt", session_id, idempotency_key, {})
             earlier = await retry.claim(connection)
             if earlier is not None:
@@ -48,11 +49,15 @@ class Controls:
         return await self._core.write("interrupt_session", work)
 
     async def resume(self, principal: Principal, session_id: str, hold_id: str, idempotency_key: str | None) -> Reply:
-        """Release exactly one hold, on its own Session [S17]."""
+        """Release exactly one hold, on its own Session [S17].
+
+        Raises `HoldNotFound` for one that is unknown, released or another Session's, `HoldNotReleasable`, and `Forbidden` for a Session
+        that isn't the parent, or did not place this interrupt.
+        """
         principal.require("sessions.resume")
 
         async def work(connection: Connection, effects: Effects) -> Reply:
-            row = await session_of(connection, principal, session_id)
+            row = await session_of(connection, principal, session_id, "resume_session")
             retry = retry_of(principal, "sessions.resume", session_id, idempotency_key, {"hold_id": hold_id})
             earlier = await retry.claim(connection)
             if earlier is not None:
@@ -63,6 +68,9 @@ class Controls:
                 raise HoldNotFound()
             if hold["kind"] == "storage_pressure":
                 raise HoldNotReleasable()
+            placed_by_caller = jsontext.loads(hold["placed_by"]) == principal.by
+            if principal.kind == "session" and not may_release(hold["kind"], parent=True, placed_by_caller=placed_by_caller):
+                raise Forbidden("A Session releases only those interrupts that it placed itself.")
             reach = hold_reaches([stops.node_of(other) for other in rows.values()], row["id"], hold["kind"])
             await holds.release_hold(connection, id=hold_id)
             await sessions.add_hold_count(connection, ids=list(reach), change=-1)
@@ -121,7 +129,7 @@ class Controls:
 
     async def _end(self, principal: Principal, session_id: str, key: str | None, how: Literal["close", "cancel"]) -> Reply:
         async def work(connection: Connection, effects: Effects) -> Reply:
-            row = await session_of(connection, principal, session_id)
+            row = await session_of(connection, principal, session_id, "close_session" if how == "close" else "cancel_session")
             retry = retry_of(principal, f"sessions.{how}", session_id, key, {})
             earlier = await retry.claim(connection)
             if earlier is not None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from helmr.control.service import render
+from helmr.control.service.authority import session_of
 from helmr.control.service.core import Core
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import StoredEvent
@@ -80,6 +81,8 @@ class Events:
                 state = await events.timeline_state(connection, session_id=session_id, environment_id=principal.environment_id)
             if state is None:
                 raise SessionNotFound()
+            if principal.kind == "session":
+                await session_of(connection, principal, session_id, "inspect_session")
             last = state["next_event"] - 1
             if after > last and not beyond:
                 raise InvalidCursor(f"The timeline ends at {last}.")

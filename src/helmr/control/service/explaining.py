@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from helmr.control.domain.explain import Facts, explain
+from helmr.control.service.authority import session_of
 from helmr.control.service.core import Core
 from helmr.control.service.manifests import Manifests, template_of
 from helmr.control.service.principals import Principal
-from helmr.control.service.sessions import row_id, session_of
+from helmr.control.service.sessions import row_id
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, identity, messages, sessions, turns
 from helmr.protocol import jsontext
@@ -24,7 +25,7 @@ class Explanations:
         """What the Session waits for, in one sentence and its facts [S23]."""
         principal.require("sessions.read")
         async with self._core.database.connection() as connection:
-            row = await session_of(connection, principal, session_id)
+            row = await session_of(connection, principal, session_id, "inspect_session")
             now = await sessions.now(connection)
             in_force = await sessions.holds_on(connection, ids=[session_id])
             below = await sessions.latest_idle_below(connection, ids=[session_id])

@@ -10,7 +10,7 @@ from helmr.control.store.queries import deployments
 from helmr.protocol import jsontext
 from helmr.protocol.errors import AgentNotFound
 from helmr.protocol.manifest import AgentManifest, Manifest, TemplateManifest
-from helmr.protocol.wire import from_wire
+from helmr.protocol.wire import from_wire, to_wire
 
 _KEPT: Final = 256
 
@@ -52,3 +52,9 @@ def template_of(manifest: Manifest, template: str) -> TemplateManifest:
         if candidate.id == template:
             return candidate
     raise LookupError(template)
+
+
+def made_of(template: TemplateManifest) -> bytes:
+    """What a Computer of this Template is made of: image and resources, by which a given Computer is compared [S2]."""
+    wire = to_wire(template)
+    return jsontext.fingerprint({part: wire[part] for part in ("image", "cpu", "memory", "pids")})

@@ -1,4 +1,4 @@
-"""Who asks: API keys, their principals and permissions. SPEC 14.
+"""Who asks: API keys and Sessions, their principals and permissions. SPEC 14, [M4].
 
 Tokens have 32 random bytes, so a plain SHA-256 is stored; it is looked up at each request, so that a revocation acts at once.
 """
@@ -10,12 +10,14 @@ import hmac
 import secrets
 import time
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal
 
 from helmr.control.store.pool import Connection, Database
 from helmr.control.store.queries import identity
 from helmr.protocol.errors import Forbidden, Unauthenticated
 from helmr.protocol.ids import new_id
+from helmr.protocol.policy import Grants
 
 KEY_PREFIX: Final = "hlmr_sk_"
 
@@ -33,6 +35,23 @@ PERMISSIONS: Final = (
 )
 
 _CACHE_SECONDS: Final = 1.0
+_PERMISSION_OF: Final = MappingProxyType(
+    {
+        "spawn": "sessions.create",
+        "start": "sessions.create",
+        "enqueue": "sessions.send",
+        "send_turn": "sessions.send",
+        "inspect_session": "sessions.read",
+        "inspect_turn": "sessions.read",
+        "interrupt_turn": "sessions.interrupt",
+        "interrupt_session": "sessions.interrupt",
+        "resume_session": "sessions.resume",
+        "close_session": "sessions.close",
+        "cancel_session": "sessions.cancel",
+    }
+)
+"""What a Session needs for each operation of its policy. It never answers questions [Q4]."""
+
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +64,10 @@ class Principal:
     permissions: frozenset[str]
     name: str = ""
 
+    grants: Grants | None = None
+    """Of a Session: what its Runtime MCP policy permits; None permits every operation on every Agent [M1]."""
+    turn_id: str | None = None
+    """Of a Session: the Turn during which it asks."""
     def require(self, permission: str) -> None:
         """Raise `Forbidden` naming the permission that is missing."""
         if permission not in self.permissions:
@@ -54,6 +77,9 @@ class Principal:
     def source(self) -> bytes:
         """The InputSource of what it admits."""
         return b'{"kind":"user"}' if self.kind == "user" else b'{"kind":"api_key"}'
+        if self.kind == "session":
+            origin = f',"origin_turn_id":"{self.turn_id}"' if self.turn_id is not None else ""
+            return f'{{"kind":"session","requester_session_id":"{self.id}"{origin}}}'.encode()
 
     @property
     def by(self) -> dict[str, str]:
@@ -62,6 +88,22 @@ class Principal:
 
 
 class Principals:
+def session_principal(session_id: str, environment_id: str, *, grants: Grants | None = None, turn_id: str | None = None) -> Principal:
+    """A Session as the one who asks, within the grants of its policy (None: all) and during `turn_id`, if any.
+
+    What it may do to which Session is decided operation by operation (`authority`), never by its permissions alone.
+    """
+    operations = _PERMISSION_OF if grants is None else {grant.operation for grant in grants} & _PERMISSION_OF.keys()
+    return Principal(
+        id=session_id,
+        environment_id=environment_id,
+        kind="session",
+        permissions=frozenset(_PERMISSION_OF[operation] for operation in operations),
+        grants=grants,
+        turn_id=turn_id,
+    )
+
+
     """Authentication. A key is trusted from memory for at most one second after it was last looked up."""
 
     def __init__(self, database: Database, *, worker_token: str | None) -> None:

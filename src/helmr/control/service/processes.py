@@ -12,8 +12,7 @@ from helmr.control.domain.processes import End, after_end
 from helmr.control.domain.trees import decide_hold
 from helmr.control.service import render, stops
 from helmr.control.service.core import Core, Effects, record
-from helmr.control.service.manifests import Manifests, template_of
-from helmr.control.service.sessions import made_of
+from helmr.control.service.manifests import Manifests, made_of, template_of
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, identity, processes, sessions
 from helmr.protocol import jsontext

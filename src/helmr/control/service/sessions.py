@@ -1,20 +1,23 @@
-"""Sessions: creation, reading, listing. SPEC [S1]-[S5], [S25]."""
+"""Sessions: creation, also by Sessions, reading, listing. SPEC [S1]-[S5], [S25], [M4]."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from helmr.control.domain.delegation import Standing, may, may_release
 from helmr.control.service import render
 from helmr.control.service.asked import check_input, check_labels, check_session_key, decode_cursor, encode_cursor
+from helmr.control.service.authority import session_of, standing_of
 from helmr.control.service.core import Core, check_key
 from helmr.control.service.creations import Creations
-from helmr.control.service.manifests import Manifests, agent_of, template_of
+from helmr.control.service.delegation import Delegated, Delegations
+from helmr.control.service.manifests import Manifests, agent_of, made_of, template_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
 from helmr.control.store.creation import Created, Creation
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import deployments, identity, sessions
+from helmr.control.store.queries import delegation, deployments, identity, sessions
 from helmr.protocol import jsontext
 from helmr.protocol.duration import format_retention
 from helmr.protocol.errors import (
@@ -27,13 +30,11 @@ from helmr.protocol.errors import (
     InvalidValue,
     NoCurrentDeployment,
     SessionKeyConflict,
-    SessionNotFound,
 )
-from helmr.protocol.ids import is_id, new_id
-from helmr.protocol.manifest import Manifest, TemplateManifest
+from helmr.protocol.ids import SessionId, is_id, new_id
+from helmr.protocol.manifest import Manifest
 from helmr.protocol.shapes import Hold, Session, SessionPage, TurnSummary
 from helmr.protocol.unset import UNSET
-from helmr.protocol.wire import to_wire
 
 
 class Sessions:
@@ -42,6 +43,7 @@ class Sessions:
         self._manifests = manifests
         self._creations = creations
         self._deployments: dict[str, tuple[str, Manifest]] = {}
+        self.delegations = Delegations(core, manifests)
         """The Deployment that was current last, by Environment."""
 
     async def create(
@@ -125,6 +127,39 @@ class Sessions:
 
     def _made(self, item: Creation, created: Created) -> Reply:
         match created.outcome:
+    async def spawn(
+        self,
+        principal: Principal,
+        *,
+        agent: str,
+        input: Any = UNSET,
+        key: str | None = None,
+        computer: str = "new",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Reply:
+        """A child that the Session which asks owns, on its pinned Deployment [M4]. `computer` is "new", "caller" or an id.
+
+        Raises `SessionNotOpen` when the Session or an owner of it is closing, `DelegationLimit`, and what `create` raises.
+        """
+        asked = Delegated(agent=agent, input=input, key=key, computer=computer, labels=labels or {})
+        return await self.delegations.make(principal, "spawn", asked, idempotency_key)
+
+    async def start(
+        self,
+        principal: Principal,
+        *,
+        agent: str,
+        input: Any = UNSET,
+        key: str | None = None,
+        computer: str = "new",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Reply:
+        """An independent root on the current Deployment, which the Session that asks doesn't own [M4]. Raises what `spawn` raises."""
+        asked = Delegated(agent=agent, input=input, key=key, computer=computer, labels=labels or {})
+        return await self.delegations.make(principal, "start", asked, idempotency_key)
+
             case "replay":
                 assert created.receipt is not None
                 return Reply(created.receipt, replayed=True)
@@ -176,7 +211,7 @@ class Sessions:
         """A Session now. Raises `SessionNotFound`, the same for unknown and foreign ids [O1]."""
         principal.require("sessions.read")
         async with self._core.database.connection() as connection:
-            row = await session_of(connection, principal, session_id)
+            row = await session_of(connection, principal, session_id, "inspect_session")
             return (await self._shapes(connection, principal, [row]))[0]
 
     async def list(
@@ -199,7 +234,9 @@ class Sessions:
                 if agent is None or parent_session_id or requester_session_id or status or labels or cursor:
                     raise InvalidValue("A look-up by key takes `agent` and `key`, and nothing else.")
                 row = await sessions.session_by_key(connection, environment_id=principal.environment_id, agent=agent, key=key)
-                return SessionPage(items=tuple(await self._shapes(connection, principal, [row] if row else [])))
+                found = row is not None and (only is None or str(row["id"]) in only)
+                return SessionPage(items=tuple(await self._shapes(connection, principal, [row] if found else [])))
+            only = await _readable(connection, principal)
             for given in (parent_session_id, requester_session_id):
                 if given is not None and not is_id(given):
                     return SessionPage(items=())
@@ -218,6 +255,7 @@ class Sessions:
             items = await self._shapes(connection, principal, rows[:limit])
         following = encode_cursor(items[-1].id) if len(rows) > limit else None
         return SessionPage(items=tuple(items), next_cursor=following)
+                only=only,
 
     async def _shapes(self, connection: Connection, principal: Principal, rows: Sequence[Any]) -> list[Session]:
         ids = [row["id"] for row in rows]
@@ -228,8 +266,10 @@ class Sessions:
             labels.setdefault(label["session_id"], {})[label["name"]] = label["value"]
         held: dict[Any, list[Hold]] = {}
         if any(row["held"] for row in rows):
-            for hold in await sessions.holds_on(connection, ids=ids):
-                held.setdefault(hold["on_session"], []).append(_hold(principal, hold))
+            in_force = await sessions.holds_on(connection, ids=ids)
+            standings = await _standings(connection, principal, in_force)
+            for hold in in_force:
+                held.setdefault(hold["on_session"], []).append(_hold(principal, standings, hold))
         first = {turn["session_id"]: turn for turn in await sessions.first_turns(connection, ids=ids)}
         below = {row["top"]: row for row in await sessions.latest_idle_below(connection, ids=ids)}
         return [
@@ -241,30 +281,36 @@ def row_id(row: Any) -> Any:
     return str(row["id"])
 
 
-async def session_of(connection: Connection, principal: Principal, session_id: str) -> Any:
-    """The row of a Session of the principal's Environment. Raises `SessionNotFound`."""
-    row = None
-    if is_id(session_id):
-        row = await sessions.session_in_environment(connection, id=session_id, environment_id=principal.environment_id)
-    if row is None:
-        raise SessionNotFound()
-    return row
+async def _readable(connection: Connection, principal: Principal) -> list[str] | None:
+    """The Sessions that the Session which asks may inspect; None: all of its Environment."""
+    if principal.kind != "session":
+        return None
+    agents = None if principal.grants is None else [grant.agent for grant in principal.grants if grant.operation == "inspect_session"]
+    return [str(row["id"]) for row in await delegation.readable_by(connection, reader=principal.id, agents=agents)]
 
 
-def made_of(template: TemplateManifest) -> bytes:
-    """What a Computer of this Template is made of: image and resources, by which a given Computer is compared [S2]."""
-    wire = to_wire(template)
-    return jsontext.fingerprint({part: wire[part] for part in ("image", "cpu", "memory", "pids")})
+async def _standings(connection: Connection, principal: Principal, in_force: Sequence[Any]) -> dict[str, Standing]:
+    """How the Session that asks stands to those that have the holds; empty for whoever is no Session."""
+    if principal.kind != "session":
+        return {}
+    return {holder: await standing_of(connection, principal, holder) for holder in {str(hold["session_id"]) for hold in in_force}}
 
 
-def _hold(principal: Principal, row: Any) -> Hold:
+def _hold(principal: Principal, standings: Mapping[str, Standing], row: Any) -> Hold:
+    """A hold as its reader sees it: without ids on an owner that it can't read, releasable if it may resume there [S17]."""
     gap = jsontext.loads(row["recovery_gap"]) if row["recovery_gap"] is not None else UNSET
     return Hold(
-        id=row_id(row),
-        session_id=str(row["session_id"]),  # pyright: ignore[reportArgumentType]
+        id=row_id(row) if readable else None,
+        session_id=SessionId(holder) if readable else None,
         kind=row["kind"],
         created_at=render.time_text(row["created_at"]),
-        can_release=row["kind"] != "storage_pressure" and "sessions.resume" in principal.permissions,
+    holder = str(row["session_id"])
+    can_release, readable = row["kind"] != "storage_pressure", True
+    if principal.kind == "session":
+        placed_by_caller = jsontext.loads(row["placed_by"]) == principal.by
+        can_release = may_release(row["kind"], parent=standings[holder].parent, placed_by_caller=placed_by_caller)
+        readable = may("inspect_session", standings[holder])
+        can_release=can_release and "sessions.resume" in principal.permissions,
         recovery_gap=gap,
     )
 

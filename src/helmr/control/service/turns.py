@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from helmr.control.service import render, stops
 from helmr.control.service.asked import check_input
+from helmr.control.service.authority import find_session, require_grant, session_of, turn_readable
 from helmr.control.service.core import Core, Effects, check_key, record, retry_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reads import Reads
 from helmr.control.service.reply import Reply
-from helmr.control.service.sessions import session_of
 from helmr.control.store.flush import Admit, Flushed
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import messages, sessions, turns
@@ -43,7 +43,7 @@ class Turns:
     def __init__(self, core: Core, reads: Reads) -> None:
         self._core = core
         self._reads = reads
-        self._kinds: dict[str, tuple[str, str]] = {}
+        self._kinds: dict[str, tuple[str, str, str]] = {}
 
     async def enqueue(self, principal: Principal, session_id: str, input: Any, idempotency_key: str | None) -> Reply:
         """Admit a Turn at the end of the queue, also while one runs and while held [S6].
@@ -53,7 +53,8 @@ class Turns:
         principal.require("sessions.send")
         if idempotency_key is not None:
             check_key(idempotency_key)
-        kind = await self._kind(principal, session_id)
+        kind, agent = await self._kind(principal, session_id)
+        require_grant(principal, "enqueue", agent)
         turn_id = new_id()
         item = Admit(
             session_id=session_id,
@@ -89,6 +90,8 @@ class Turns:
         end = loop.time() + wait_seconds
         row = self._core.recent.get(turn_id)
         while True:
+        if principal.kind == "session":
+            await self._readable(principal, session_id, turn_id)
             future = self._core.hub.expect(session_id, turn_id) if wait_seconds > 0 else None
             try:
                 if row is None or (row["status"] not in TERMINAL and (future is None or loop.time() >= end)):
@@ -113,7 +116,7 @@ class Turns:
         principal.require("sessions.read")
         after = _sequence_cursor(cursor)
         async with self._core.database.connection() as connection:
-            await session_of(connection, principal, session_id)
+            await session_of(connection, principal, session_id, "inspect_turn")
             rows: Sequence[Any] = await turns.list_turns(connection, session_id=session_id, after=after, count=limit + 1)
         items = tuple(from_wire(TurnState, jsontext.loads(render.turn_state(row))) for row in rows[:limit])
         return TurnPage(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
@@ -130,7 +133,7 @@ class Turns:
         retry = retry_of(principal, "turns.send", turn_id, idempotency_key, {"content": content})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
-            await session_of(connection, principal, session_id)
+            await session_of(connection, principal, session_id, "send_turn")
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
@@ -156,7 +159,7 @@ class Turns:
         retry = retry_of(principal, "turns.interrupt", turn_id, idempotency_key, {})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
-            await session_of(connection, principal, session_id)
+            await session_of(connection, principal, session_id, "interrupt_turn")
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
@@ -172,17 +175,23 @@ class Turns:
 
         return await self._core.write("interrupt_turn", work)
 
-    async def _kind(self, principal: Principal, session_id: str) -> str:
-        """What kind of input the Session's Agent takes; it never changes, so it is remembered."""
+    async def _readable(self, principal: Principal, session_id: str, turn_id: str) -> None:
+        async with self._core.database.connection() as connection:
+            turn = await turns.turn_row(connection, id=turn_id) if is_id(turn_id) else None
+            of_session = turn is not None and str(turn["session_id"]) == session_id
+            await turn_readable(connection, principal, session_id, turn if of_session else None)
+
+    async def _kind(self, principal: Principal, session_id: str) -> tuple[str, str]:
+        """What kind of input the Session's Agent takes, and the Agent; they never change, so they are remembered."""
         found = self._kinds.get(session_id)
         if found is not None and found[0] == principal.environment_id:
-            return found[1]
+            return found[1], found[2]
         async with self._core.database.connection() as connection:
-            row = await session_of(connection, principal, session_id)
+            row = await find_session(connection, principal.environment_id, session_id)
         if len(self._kinds) > 50_000:
             self._kinds.clear()
-        self._kinds[session_id] = (principal.environment_id, row["input_kind"])
-        return row["input_kind"]
+        self._kinds[session_id] = (principal.environment_id, row["input_kind"], row["agent"])
+        return row["input_kind"], row["agent"]
 
 
 def _admitted_row(item: Admit, flushed: Flushed) -> dict[str, Any]:

@@ -78,8 +78,8 @@ UPDATE sessions SET last_op = greatest(last_op, :last_op) WHERE id = :id;
 -- name: clear_loose(id)!
 UPDATE sessions SET loose = 0 WHERE id = :id;
 
--- name: list_sessions(environment_id, agent, parent_session_id, requester_session_id, statuses, label_names, label_values, before, count)
--- Newest first; every given filter must hold, every given label must be there [S25].
+-- name: list_sessions(environment_id, agent, parent_session_id, requester_session_id, statuses, label_names, label_values, before, only, count)
+-- Newest first; every given filter must hold, every given label must be there [S25]; `only` is what the reader may see.
 SELECT * FROM sessions s
 WHERE s.environment_id = :environment_id
     AND (:agent::text IS NULL OR s.agent = :agent)
@@ -91,6 +91,7 @@ WHERE s.environment_id = :environment_id
         SELECT FROM unnest(:label_names::text[], :label_values::text[]) AS l (name, value)
         WHERE NOT EXISTS (
             SELECT FROM session_labels sl WHERE sl.session_id = s.id AND sl.name = l.name AND sl.value = l.value
+    AND (:only::uuid[] IS NULL OR s.id = ANY (:only))
         )
     )
 ORDER BY s.id DESC LIMIT :count;
