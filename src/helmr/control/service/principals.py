@@ -34,7 +34,6 @@ PERMISSIONS: Final = (
     "deployments.write",
 )
 
-_CACHE_SECONDS: Final = 1.0
 _PERMISSION_OF: Final = MappingProxyType(
     {
         "spawn": "sessions.create",
@@ -52,6 +51,7 @@ _PERMISSION_OF: Final = MappingProxyType(
 )
 """What a Session needs for each operation of its policy. It never answers questions [Q4]."""
 
+_CACHE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +63,11 @@ class Principal:
     kind: Literal["api_key", "user", "session"]
     permissions: frozenset[str]
     name: str = ""
-
     grants: Grants | None = None
     """Of a Session: what its Runtime MCP policy permits; None permits every operation on every Agent [M1]."""
     turn_id: str | None = None
     """Of a Session: the Turn during which it asks."""
+
     def require(self, permission: str) -> None:
         """Raise `Forbidden` naming the permission that is missing."""
         if permission not in self.permissions:
@@ -76,10 +76,10 @@ class Principal:
     @property
     def source(self) -> bytes:
         """The InputSource of what it admits."""
-        return b'{"kind":"user"}' if self.kind == "user" else b'{"kind":"api_key"}'
         if self.kind == "session":
             origin = f',"origin_turn_id":"{self.turn_id}"' if self.turn_id is not None else ""
             return f'{{"kind":"session","requester_session_id":"{self.id}"{origin}}}'.encode()
+        return b'{"kind":"user"}' if self.kind == "user" else b'{"kind":"api_key"}'
 
     @property
     def by(self) -> dict[str, str]:
@@ -87,7 +87,6 @@ class Principal:
         return {"kind": self.kind, "id": self.id}
 
 
-class Principals:
 def session_principal(session_id: str, environment_id: str, *, grants: Grants | None = None, turn_id: str | None = None) -> Principal:
     """A Session as the one who asks, within the grants of its policy (None: all) and during `turn_id`, if any.
 
@@ -104,6 +103,7 @@ def session_principal(session_id: str, environment_id: str, *, grants: Grants | 
     )
 
 
+class Principals:
     """Authentication. A key is trusted from memory for at most one second after it was last looked up."""
 
     def __init__(self, database: Database, *, worker_token: str | None) -> None:
