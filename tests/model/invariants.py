@@ -10,7 +10,8 @@ from typing import Any, Final
 _ENDS: Final = "('turn.completed', 'turn.failed', 'turn.interrupted', 'turn.cancelled')"
 _TERMINAL: Final = "('completed', 'failed', 'interrupted', 'cancelled')"
 _QUEUED: Final = "(s.next_turn - 1 - s.claimed_turn)"
-_OF_A_RUNNING_TURN: Final = """('turn.output', 'turn.stopping', 'message.admitted', 'message.started', 'message.delivered', 'message.rejected',
+_OF_A_RUNNING_TURN: Final = """('turn.output', 'turn.stopping', 'message.admitted', 'message.started', 'message.delivered',
+    'message.rejected',
     'question.asked', 'question.responded', 'question.cancelled')"""
 _AFTER_THE_END: Final = """('session.process_started', 'session.process_stopped', 'session.process_failed', 'slack.delivery_unavailable',
     'computer.assigned', 'computer.hibernated', 'computer.woken', 'computer.restored')"""
@@ -38,7 +39,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "[S8] a Turn is queued once, and runs at most once": f"""
         SELECT t.id, format('%s: queued %s, running %s', t.status, count(*) FILTER (WHERE e.kind = 'turn.queued'),
             count(*) FILTER (WHERE e.kind = 'turn.running'))
-        FROM turns t JOIN sessions s ON s.id = t.session_id LEFT JOIN events e ON e.turn_id = t.id AND e.kind IN ('turn.queued', 'turn.running')
+        FROM turns t JOIN sessions s ON s.id = t.session_id LEFT JOIN events e ON e.turn_id = t.id AND e.kind IN ('turn.queued',
+            'turn.running')
         WHERE s.retained_after = 0 GROUP BY t.id, t.status, t.started_at, t.terminal_at
         HAVING count(*) FILTER (WHERE e.kind = 'turn.queued') <> 1
             OR count(*) FILTER (WHERE e.kind = 'turn.running') <> (t.started_at IS NOT NULL)::integer
@@ -46,7 +48,8 @@ INVARIANTS: Final[dict[str, str]] = {
             OR (t.terminal_at IS NOT NULL) <> (t.status IN {_TERMINAL})""",
     "[S8] Turns run in the order of their admission": """
         SELECT session_id, kind || ' ' || turn FROM (
-            SELECT e.session_id, e.kind, t.sequence AS turn, lag(t.sequence) OVER (PARTITION BY e.session_id, e.kind ORDER BY e.sequence) AS before
+            SELECT e.session_id, e.kind, t.sequence AS turn, lag(t.sequence) OVER (PARTITION BY e.session_id,
+                e.kind ORDER BY e.sequence) AS before
             FROM events e JOIN turns t ON t.id = e.turn_id WHERE e.kind IN ('turn.queued', 'turn.running')
         ) o WHERE turn <= before""",
     "[S8] a Turn runs after the end of the one before": f"""
@@ -63,7 +66,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "[E1] what a handler does comes after its Turn runs": f"""
         SELECT e.turn_id, e.kind FROM events e JOIN sessions s ON s.id = e.session_id
         WHERE e.kind IN {_OF_A_RUNNING_TURN} AND s.retained_after = 0 AND NOT EXISTS (
-            SELECT FROM events r WHERE r.session_id = e.session_id AND r.turn_id = e.turn_id AND r.kind = 'turn.running' AND r.sequence < e.sequence)""",
+            SELECT FROM events r WHERE r.session_id = e.session_id AND r.turn_id = e.turn_id AND r.kind = 'turn.running'
+                AND r.sequence < e.sequence)""",
     "[E2] [S20] a closed Session has one session.closed with its reason, and only bookkeeping after it": f"""
         SELECT s.id, format('%s/%s: %s', s.status, s.close_reason, string_agg(e.kind, ' ' ORDER BY e.sequence))
         FROM sessions s LEFT JOIN events e ON e.session_id = s.id AND e.sequence >= (
@@ -73,14 +77,16 @@ INVARIANTS: Final[dict[str, str]] = {
             OR bool_or(e.kind NOT IN {_AFTER_THE_END} AND e.kind <> 'session.closed')
             OR bool_or(e.kind = 'session.closed' AND convert_from(e.data, 'UTF8')::jsonb ->> 'reason' IS DISTINCT FROM s.close_reason)""",
     "[S20] close and cancel of a Session are recorded once": """
-        SELECT session_id, kind FROM events WHERE kind IN ('session.close', 'session.cancel') GROUP BY session_id, kind HAVING count(*) > 1""",
+        SELECT session_id, kind FROM events WHERE kind IN ('session.close', 'session.cancel') GROUP BY session_id, kind
+            HAVING count(*) > 1""",
     # --- queue ---------------------------------------------------------------------------------------------------------------
     "I1 [S8] one Turn at most runs, and the Session knows which": """
         SELECT s.id, format('%s, turns %s', s.running_turn, array_agg(t.id))
         FROM sessions s LEFT JOIN turns t ON t.session_id = s.id AND t.status = 'running' GROUP BY s.id
         HAVING count(t.*) > 1 OR max(t.id::text) IS DISTINCT FROM s.running_turn::text""",
     "[S6] the queue lies between claimed_turn and next_turn, without a gap": """
-        SELECT s.id, format('claimed %s, next %s, turns %s', s.claimed_turn, s.next_turn, string_agg(t.sequence || t.status, ' ' ORDER BY t.sequence))
+        SELECT s.id, format('claimed %s, next %s, turns %s', s.claimed_turn, s.next_turn, string_agg(t.sequence || t.status,
+            ' ' ORDER BY t.sequence))
         FROM sessions s LEFT JOIN turns t ON t.session_id = s.id GROUP BY s.id
         HAVING count(t.*) <> s.next_turn - 1 OR coalesce(max(t.sequence), 0) <> s.next_turn - 1
             OR bool_or((t.status = 'queued') <> (t.sequence > s.claimed_turn))
@@ -104,7 +110,8 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT t.id, t.status || ' after ' || (convert_from(e.data, 'UTF8')::jsonb ->> 'cause')
         FROM turns t JOIN events e ON e.turn_id = t.id AND e.kind = 'turn.stopping'
         WHERE t.status NOT IN ('running', 'cancelled') AND t.status <> CASE
-            WHEN convert_from(e.data, 'UTF8')::jsonb ->> 'cause' IN ('turn_interrupted', 'session_interrupted') THEN 'interrupted' ELSE 'failed' END""",
+            WHEN convert_from(e.data, 'UTF8')::jsonb ->> 'cause' IN ('turn_interrupted', 'session_interrupted') THEN 'interrupted'
+                ELSE 'failed' END""",
     "[S12] a deadline is of an unmarked running Turn whose Agent has one": """
         SELECT id, 'deadline' FROM sessions
         WHERE (deadline_at IS NOT NULL) <> (running_turn IS NOT NULL AND stop_cause IS NULL AND max_turn_ms IS NOT NULL)""",
@@ -129,7 +136,8 @@ INVARIANTS: Final[dict[str, str]] = {
             OR s.parent_session_id IS NOT NULL""",
     "[Q3] a question is asked once and ends once, as its events say": """
         SELECT q.id, format('%s: %s', q.status, string_agg(e.kind, ' ' ORDER BY e.sequence))
-        FROM questions q JOIN sessions s ON s.id = q.session_id LEFT JOIN events e ON e.session_id = q.session_id AND e.kind LIKE 'question.%'
+        FROM questions q JOIN sessions s ON s.id = q.session_id LEFT JOIN events e ON e.session_id = q.session_id
+            AND e.kind LIKE 'question.%'
             AND convert_from(e.data, 'UTF8')::jsonb ->> 'question_id' = q.id::text
         WHERE s.retained_after = 0 GROUP BY q.id
         HAVING count(*) FILTER (WHERE e.kind = 'question.asked') <> 1
@@ -142,7 +150,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "[E6] the running Turn's output is counted": """
         SELECT s.id, format('output_bytes is %s', s.output_bytes) FROM sessions s
         WHERE s.output_bytes < coalesce((
-            SELECT sum(length(e.data)) FROM events e WHERE e.session_id = s.id AND e.turn_id = s.running_turn AND e.kind = 'turn.output'), 0)""",
+            SELECT sum(length(e.data)) FROM events e WHERE e.session_id = s.id AND e.turn_id = s.running_turn
+                AND e.kind = 'turn.output'), 0)""",
     # --- holds, idleness, trees ------------------------------------------------------------------------------------------------------
     "[S16] [S17] held counts the holds that apply": """
         SELECT s.id, format('held is %s', s.held) FROM sessions s
@@ -150,7 +159,8 @@ INVARIANTS: Final[dict[str, str]] = {
             WITH RECURSIVE up (id, parent) AS (
                 SELECT s.id, s.parent_session_id UNION ALL SELECT p.id, p.parent_session_id FROM up JOIN sessions p ON p.id = up.parent
             )
-            SELECT count(*) FROM up JOIN holds h ON h.session_id = up.id AND h.released_at IS NULL AND (h.kind = 'interrupt' OR h.session_id = s.id)
+            SELECT count(*) FROM up JOIN holds h ON h.session_id = up.id AND h.released_at IS NULL AND (h.kind = 'interrupt'
+                OR h.session_id = s.id)
         ) END""",
     "[S20] a closed Session has no holds, no process wish and nothing that waits": """
         SELECT s.id, s.status FROM sessions s
