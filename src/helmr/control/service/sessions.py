@@ -42,8 +42,8 @@ class Sessions:
         self._core = core
         self._manifests = manifests
         self._creations = creations
-        self._deployments: dict[str, tuple[str, Manifest]] = {}
         self.delegations = Delegations(core, manifests)
+        self._deployments: dict[str, tuple[str, Manifest]] = {}
         """The Deployment that was current last, by Environment."""
 
     async def create(
@@ -125,8 +125,6 @@ class Sessions:
                 continue
             return self._made(item, created)
 
-    def _made(self, item: Creation, created: Created) -> Reply:
-        match created.outcome:
     async def spawn(
         self,
         principal: Principal,
@@ -160,6 +158,8 @@ class Sessions:
         asked = Delegated(agent=agent, input=input, key=key, computer=computer, labels=labels or {})
         return await self.delegations.make(principal, "start", asked, idempotency_key)
 
+    def _made(self, item: Creation, created: Created) -> Reply:
+        match created.outcome:
             case "replay":
                 assert created.receipt is not None
                 return Reply(created.receipt, replayed=True)
@@ -230,13 +230,13 @@ class Sessions:
         """Newest first. With a key: the one Session of that Agent and key, no other filters [S3]."""
         principal.require("sessions.read")
         async with self._core.database.connection() as connection:
+            only = await _readable(connection, principal)
             if key is not None:
                 if agent is None or parent_session_id or requester_session_id or status or labels or cursor:
                     raise InvalidValue("A look-up by key takes `agent` and `key`, and nothing else.")
                 row = await sessions.session_by_key(connection, environment_id=principal.environment_id, agent=agent, key=key)
                 found = row is not None and (only is None or str(row["id"]) in only)
                 return SessionPage(items=tuple(await self._shapes(connection, principal, [row] if found else [])))
-            only = await _readable(connection, principal)
             for given in (parent_session_id, requester_session_id):
                 if given is not None and not is_id(given):
                     return SessionPage(items=())
@@ -250,12 +250,12 @@ class Sessions:
                 label_names=[name for name, _ in labels],
                 label_values=[value for _, value in labels],
                 before=decode_cursor(cursor) if cursor else None,
+                only=only,
                 count=limit + 1,
             )
             items = await self._shapes(connection, principal, rows[:limit])
         following = encode_cursor(items[-1].id) if len(rows) > limit else None
         return SessionPage(items=tuple(items), next_cursor=following)
-                only=only,
 
     async def _shapes(self, connection: Connection, principal: Principal, rows: Sequence[Any]) -> list[Session]:
         ids = [row["id"] for row in rows]
@@ -299,17 +299,17 @@ async def _standings(connection: Connection, principal: Principal, in_force: Seq
 def _hold(principal: Principal, standings: Mapping[str, Standing], row: Any) -> Hold:
     """A hold as its reader sees it: without ids on an owner that it can't read, releasable if it may resume there [S17]."""
     gap = jsontext.loads(row["recovery_gap"]) if row["recovery_gap"] is not None else UNSET
-    return Hold(
-        id=row_id(row) if readable else None,
-        session_id=SessionId(holder) if readable else None,
-        kind=row["kind"],
-        created_at=render.time_text(row["created_at"]),
     holder = str(row["session_id"])
     can_release, readable = row["kind"] != "storage_pressure", True
     if principal.kind == "session":
         placed_by_caller = jsontext.loads(row["placed_by"]) == principal.by
         can_release = may_release(row["kind"], parent=standings[holder].parent, placed_by_caller=placed_by_caller)
         readable = may("inspect_session", standings[holder])
+    return Hold(
+        id=row_id(row) if readable else None,
+        session_id=SessionId(holder) if readable else None,
+        kind=row["kind"],
+        created_at=render.time_text(row["created_at"]),
         can_release=can_release and "sessions.resume" in principal.permissions,
         recovery_gap=gap,
     )

@@ -86,12 +86,12 @@ class Turns:
     async def get(self, principal: Principal, session_id: str, turn_id: str, wait_seconds: float) -> bytes:
         """A TurnState's JSON: now, or once it settled, or after the wait. Holds no connection while it waits."""
         principal.require("sessions.read")
+        if principal.kind == "session":
+            await self._readable(principal, session_id, turn_id)
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_seconds
         row = self._core.recent.get(turn_id)
         while True:
-        if principal.kind == "session":
-            await self._readable(principal, session_id, turn_id)
             future = self._core.hub.expect(session_id, turn_id) if wait_seconds > 0 else None
             try:
                 if row is None or (row["status"] not in TERMINAL and (future is None or loop.time() >= end)):

@@ -87,11 +87,11 @@ WHERE s.environment_id = :environment_id
     AND (:requester_session_id::uuid IS NULL OR s.requester_session_id = :requester_session_id)
     AND (:statuses::text[] IS NULL OR s.status = ANY (:statuses))
     AND (:before::uuid IS NULL OR s.id < :before)
+    AND (:only::uuid[] IS NULL OR s.id = ANY (:only))
     AND NOT EXISTS (
         SELECT FROM unnest(:label_names::text[], :label_values::text[]) AS l (name, value)
         WHERE NOT EXISTS (
             SELECT FROM session_labels sl WHERE sl.session_id = s.id AND sl.name = l.name AND sl.value = l.value
-    AND (:only::uuid[] IS NULL OR s.id = ANY (:only))
         )
     )
 ORDER BY s.id DESC LIMIT :count;
