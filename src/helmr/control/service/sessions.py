@@ -21,6 +21,7 @@ from helmr.control.store.queries import delegation, deployments, identity, sessi
 from helmr.protocol import jsontext
 from helmr.protocol.duration import format_retention
 from helmr.protocol.errors import (
+    AdmissionUnavailable,
     ChannelUnavailable,
     ComputerDeleting,
     ComputerMismatch,
@@ -60,7 +61,8 @@ class Sessions:
     ) -> Reply:
         """A new root Session on the current Deployment, with its first Turn when there is input [S1], [S2].
 
-        One transaction. A taken key raises `SessionKeyConflict` with the occupant's `session_id` [S3].
+        One transaction. A taken key raises `SessionKeyConflict` with the occupant's `session_id` [S3]; without an admission token it
+        raises `AdmissionUnavailable` with the seconds to wait [S5].
         """
         principal.require("sessions.create")
         check_session_key(key)
@@ -161,10 +163,13 @@ class Sessions:
     def _made(self, item: Creation, created: Created) -> Reply:
         match created.outcome:
             case "replay":
-                assert created.receipt is not None
-                return Reply(created.receipt, replayed=True)
+                assert created.data is not None
+                return Reply(created.data, replayed=True)
             case "conflict":
                 raise IdempotencyConflict()
+            case "short":
+                assert created.data is not None
+                raise AdmissionUnavailable(retry_after=float(created.data))
             case "key_taken":
                 raise SessionKeyConflict(session_id=created.occupant)
             case "computer_not_found":

@@ -19,6 +19,7 @@ from helmr.control.store.queries import messages, sessions, turns
 from helmr.protocol import jsontext
 from helmr.protocol.content import CONTENT_BYTES, input_content
 from helmr.protocol.errors import (
+    AdmissionUnavailable,
     ContentLimitExceeded,
     IdempotencyConflict,
     InvalidCursor,
@@ -48,7 +49,7 @@ class Turns:
     async def enqueue(self, principal: Principal, session_id: str, input: Any, idempotency_key: str | None) -> Reply:
         """Admit a Turn at the end of the queue, also while one runs and while held [S6].
 
-        Raises `SessionNotFound`, `SessionNotOpen`, `IdempotencyConflict`, and what the input's check raises.
+        Raises `SessionNotFound`, `SessionNotOpen`, `AdmissionUnavailable`, `IdempotencyConflict`, and what the input's check raises.
         """
         principal.require("sessions.send")
         if idempotency_key is not None:
@@ -81,6 +82,9 @@ class Turns:
             raise IdempotencyConflict()
         if flushed.outcome == "closed":
             raise SessionNotOpen()
+        if flushed.outcome == "short":
+            assert flushed.hint is not None
+            raise AdmissionUnavailable(retry_after=float(flushed.hint))
         raise SessionNotFound()
 
     async def get(self, principal: Principal, session_id: str, turn_id: str, wait_seconds: float) -> bytes:

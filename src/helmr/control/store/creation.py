@@ -1,4 +1,4 @@
-"""Creation of Sessions, many in one commit: the statement `create_v1` and its values. SPEC [S1]-[S4]."""
+"""Creation of Sessions, many in one commit: the statement `create_v2` and its values. SPEC [S1]-[S5]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from helmr.control.store.pool import Database
 
-CreateOutcome = Literal["ok", "moved", "replay", "conflict", "key_taken", "computer_not_found", "computer_deleting", "computer_mismatch"]
+CreateOutcome = Literal[
+    "ok", "moved", "replay", "conflict", "key_taken", "short", "computer_not_found", "computer_deleting", "computer_mismatch"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +40,14 @@ class Creation:
 
 class Created(NamedTuple):
     outcome: CreateOutcome
-    receipt: bytes | None
+    data: bytes | None
+    """`replay`: the receipt. `short`: after how many seconds there is a token for it, as text [S5]."""
     occupant: str | None
+    """`key_taken`: the Session that has the key."""
 
 
 _PARAMETERS: Final = 22
-_CREATE: Final = f"SELECT * FROM create_v1({', '.join(f'${number}' for number in range(1, _PARAMETERS + 1))}) ORDER BY ord"
+_CREATE: Final = f"SELECT * FROM create_v2({', '.join(f'${number}' for number in range(1, _PARAMETERS + 1))}) ORDER BY ord"
 
 
 async def create(database: Database, items: Sequence[Creation], origin: str | None) -> list[Created]:

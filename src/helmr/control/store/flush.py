@@ -1,6 +1,6 @@
 """The flush: hot operations of many Sessions, one commit. The port that the batcher calls, and its one implementation.
 
-The rules are in `flush_v1` (migrations) and in `control/domain`. DESIGN 7; SPEC [S4], [S6], [S8], [S10], [S11], [E1].
+The rules are in `flush_v2` (migrations) and in `control/domain`. DESIGN 7; SPEC [S4]-[S6], [S8], [S10], [S11], [E1].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncpg
 from helmr.control.store.pool import Database, database_errors
 from helmr.protocol.errors import DatabaseUnavailable
 
-Outcome = Literal["ok", "busy", "missing", "stale", "loose", "replay", "conflict", "closed"]
+Outcome = Literal["ok", "busy", "missing", "stale", "loose", "replay", "conflict", "closed", "short"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +89,7 @@ class Flushed(NamedTuple):
     next_turn: NextTurn | None
     turn_sequence: int
     hint: str | None
+    """What is to be done; of a `short` admission: after how many seconds there is a token for it [S5]."""
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ _PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_mergej
 """Every statement of a flush finds a few rows by their keys, whatever the size of the tables: plans are kept from thinking otherwise
 while the tables are small. Measured: without this, plans made before 10,000 Sessions came were ten times slower after."""
 
-_FLUSH = "SELECT * FROM flush_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)"
+_FLUSH = "SELECT * FROM flush_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)"
 
 
 class PostgresFlush:

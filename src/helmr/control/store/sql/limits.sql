@@ -1,0 +1,18 @@
+-- name: limit_admission(environment_id, rate, burst)!
+-- A bucket for the Environment, full when it is new [S5]. One that changes keeps the level it has, as far as it still fits; one that
+-- doesn't change is not touched, so that a start fills nothing.
+INSERT INTO admission_buckets AS b (environment_id, rate, burst, tokens) VALUES (:environment_id, :rate, :burst::integer, :burst::integer)
+ON CONFLICT (environment_id) DO UPDATE
+SET rate = excluded.rate, burst = excluded.burst, filled_at = clock_timestamp(),
+    tokens = least(excluded.burst, (draw_tokens_v1(b.environment_id, 0, clock_timestamp())).level)
+WHERE b.rate <> excluded.rate OR b.burst <> excluded.burst;
+
+-- name: unlimit_admission(environment_id)!
+DELETE FROM admission_buckets WHERE environment_id = :environment_id;
+
+-- name: limit_retention(environment_id, payload_retention_ms)!
+UPDATE environments SET payload_retention_ms = :payload_retention_ms WHERE id = :environment_id;
+
+-- name: limits_of(environment_id)^
+SELECT b.rate, b.burst, e.payload_retention_ms
+FROM environments e LEFT JOIN admission_buckets b ON b.environment_id = e.id WHERE e.id = :environment_id;
