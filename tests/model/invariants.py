@@ -89,8 +89,7 @@ INVARIANTS: Final[dict[str, str]] = {
             ' ' ORDER BY t.sequence))
         FROM sessions s LEFT JOIN turns t ON t.session_id = s.id GROUP BY s.id
         HAVING count(t.*) <> s.next_turn - 1 OR coalesce(max(t.sequence), 0) <> s.next_turn - 1
-            OR bool_or((t.status = 'queued') <> (t.sequence > s.claimed_turn))
-            OR bool_or(t.status = 'running' AND t.sequence <> s.claimed_turn)""",
+            OR bool_or((t.status = 'queued') <> (t.sequence > s.claimed_turn))""",
     "[S10] results and responses are of completed Turns, errors of failed and interrupted ones": """
         SELECT id, status FROM turns WHERE (status <> 'completed' AND (result IS NOT NULL OR response IS NOT NULL))
             OR (status = 'completed' AND payload_expired_at IS NULL AND result IS NULL)
