@@ -1,6 +1,7 @@
 """The client: Sessions, Turns, timelines and Deployments over HTTP, asynchronously. `helmr.sync` is the same, blocking."""
 
 from helmr.client.agents import Agents
+from helmr.client.asks import TurnAsks
 from helmr.client.client import HelmrClient
 from helmr.client.contract import JsonInput
 from helmr.client.deployments import Deployments
@@ -16,13 +17,17 @@ from helmr.client.outcome import (
     TurnSettled,
     TurnWaitTimeout,
 )
+from helmr.client.questions import Questions
 from helmr.client.retry import RetryPolicy
 from helmr.client.session_ref import SessionEvents, SessionRef, SessionTurns
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions, SlackRoute
 from helmr.client.turn_ref import TurnRef
+from helmr.protocol.questions import Answer, choice_answer, text_answer
+from helmr.protocol.shapes import QuestionPage, QuestionReceipt, QuestionState
 
 __all__ = [
     "Agents",
+    "Answer",
     "CancelledTurn",
     "CompletedTurn",
     "ComputerChoice",
@@ -33,6 +38,10 @@ __all__ = [
     "HelmrClient",
     "InterruptedTurn",
     "JsonInput",
+    "QuestionPage",
+    "QuestionReceipt",
+    "QuestionState",
+    "Questions",
     "RetryPolicy",
     "SessionCreateReceipt",
     "SessionEvents",
@@ -41,8 +50,11 @@ __all__ = [
     "Sessions",
     "SlackRoute",
     "TimedTurnWaitResult",
+    "TurnAsks",
     "TurnOutcome",
     "TurnRef",
     "TurnSettled",
     "TurnWaitTimeout",
+    "choice_answer",
+    "text_answer",
 ]

@@ -7,6 +7,7 @@ from typing import Self
 from helmr.client.agents import Agents
 from helmr.client.configuration import resolve
 from helmr.client.deployments import Deployments
+from helmr.client.questions import Questions
 from helmr.client.reading import read
 from helmr.client.retry import RetryPolicy
 from helmr.client.sessions import Sessions
@@ -31,6 +32,7 @@ class HelmrClient:
     ) -> None:
         self._transport = Transport(resolve(url, api_key), retry=retry, timeout=timeout)
         self.sessions = Sessions(self._transport)
+        self.questions = Questions(self._transport)
         self.agents = Agents(self._transport)
         self.deployments = Deployments(self._transport)
 

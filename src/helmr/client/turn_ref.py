@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, overload
 
+from helmr.client.asks import TurnAsks
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome, TurnSettled, TurnWaitTimeout, outcome_of
 from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
@@ -25,7 +26,7 @@ _SLACK_SECONDS = 15.0
 class TurnRef(Generic[R_co]):
     """A Turn by its ids; making one sends nothing. `sequence` is known when it came from a receipt."""
 
-    __slots__ = ("_decode", "_transport", "id", "sequence", "session_id")
+    __slots__ = ("_decode", "_transport", "asks", "id", "sequence", "session_id")
 
     def __init__(
         self, transport: Transport, session_id: str, turn_id: str, *, decode: Callable[[Any], Awaitable[R_co]], sequence: int | None = None
@@ -35,6 +36,7 @@ class TurnRef(Generic[R_co]):
         self.session_id = SessionId(session_id)
         self.id = TurnId(turn_id)
         self.sequence = sequence
+        self.asks = TurnAsks(transport, session_id, turn_id)
 
     def __repr__(self) -> str:
         return f"TurnRef({self.id})"

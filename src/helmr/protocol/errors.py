@@ -147,6 +147,12 @@ class RequestTooLarge(Malformed):
     code, status = "request_too_large", 413
 
 
+class RequestTooSlow(Malformed):
+    """The request did not come in time."""
+
+    code, status, retryable = "request_too_slow", 408, True
+
+
 class RootSessionRequired(Malformed):
     """Only root Sessions may ask people questions."""
 
@@ -226,7 +232,7 @@ class ComputerNotFound(Missing):
 
 
 class QuestionNotFound(Missing):
-    """There is no such question on this Turn."""
+    """There is no such question here."""
 
     code = "question_not_found"
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from helmr.protocol import jsontext
 from helmr.protocol.content import HumanContent, normalize
-from helmr.protocol.errors import AnswerInvalid, ContentInvalid, ContentLimitExceeded
+from helmr.protocol.errors import AnswerInvalid, ContentInvalid, ContentLimitExceeded, InvalidValue
 from helmr.protocol.limits import (
     ANSWER_BYTES,
     ANSWER_TEXT_BYTES,
@@ -20,6 +20,7 @@ from helmr.protocol.limits import (
     OPTION_ID_BYTES,
     OPTION_LABEL_BYTES,
     QUESTION_OPTIONS,
+    RESPONSE_ID_BYTES,
 )
 
 
@@ -145,6 +146,38 @@ def check_answer(question: Mapping[str, Any], value: object) -> tuple[dict[str, 
     if len(data) > ANSWER_BYTES:
         raise AnswerInvalid(f"The answer is {len(data)} bytes; at most {ANSWER_BYTES} are allowed.")
     return found, data
+
+
+def text_answer(text: str) -> TextAnswer:
+    """The answer to a text question."""
+    return {"type": "text", "text": text}
+
+
+def choice_answer(question: Mapping[str, Any], ids: Sequence[str], text: str | None = None) -> ChoiceAnswer:
+    """The answer that chooses the options with these ids, whatever their order, and says `text` beside them.
+
+    `question` is a question in its stored form. Raises `AnswerInvalid` for an id that it does not have, and when it asks for a text.
+    """
+    spec = question["answer"]
+    if spec["type"] != "choice":
+        raise AnswerInvalid("The question asks for a text; there is nothing to choose.")
+    options: Sequence[Mapping[str, Any]] = spec["options"]
+    unknown = sorted(set(ids) - {option["id"] for option in options})
+    if unknown:
+        raise AnswerInvalid(f"The question has no option {unknown[0]!r}.")
+    found: ChoiceAnswer = {
+        "type": "choice",
+        "selections": [{"id": option["id"], "value": option["value"]} for option in options if option["id"] in ids],
+    }
+    if text:
+        found["text"] = text
+    return found
+
+
+def check_response_id(value: str) -> None:
+    """Raise `InvalidValue` unless `value` can name one person's act of answering [Q3]."""
+    if not 1 <= _size(value) <= RESPONSE_ID_BYTES or "\0" in value:
+        raise InvalidValue(f"A response id is 1 to {RESPONSE_ID_BYTES} bytes of UTF-8, without NUL.")
 
 
 def _text_answer(value: object) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from helmr.protocol.content import ContentPart
-from helmr.protocol.ids import ComputerId, ControlId, DeploymentId, HoldId, MessageId, SessionId, TurnId
-from helmr.protocol.states import CloseReason, EventKind, HoldKind, SessionStatus, TurnStatus
+from helmr.protocol.ids import ComputerId, ControlId, DeploymentId, HoldId, MessageId, QuestionId, SessionId, TurnId
+from helmr.protocol.questions import Answer, Question
+from helmr.protocol.states import CloseReason, EventKind, HoldKind, QuestionStatus, SessionStatus, TurnStatus
 from helmr.protocol.unset import UNSET, UnsetType
 
 T = TypeVar("T")
@@ -202,6 +203,52 @@ class SessionPage(Page[Session]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPage(Page[TurnState]):
     items: tuple[TurnState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Responder:
+    """Who answered a question."""
+
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionState:
+    """A question now [Q5]. `question` has `prompt` and `answer`, as it was asked; `reason` says why it was cancelled.
+
+    What was asked and answered may be gone: then `payload_expired_at` says since when.
+    """
+
+    id: QuestionId
+    session_id: SessionId
+    turn_id: TurnId
+    status: QuestionStatus
+    created_at: str
+    question: Question | UnsetType = UNSET
+    answer: Answer | UnsetType = UNSET
+    responded_by: Responder | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    settled_at: str | UnsetType = UNSET
+    payload_expired_at: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionPage(Page[QuestionState]):
+    items: tuple[QuestionState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionReceipt:
+    """The recorded answer's receipt [Q3]: the same for the same `response_id` and answer."""
+
+    id: QuestionId
+    session_id: SessionId
+    turn_id: TurnId
+    status: Literal["responded"]
+    response_id: str
+    responded_by: Responder
+    responded_at: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,17 +118,22 @@ def _read_typed_dict(kind: Any, data: Any, path: str) -> Any:
     if not isinstance(data, dict):
         raise WireError(f"{path} is no object.")
     members = dict(cast("dict[str, Any]", data))
-    for name, hint in _hints(kind).items():
+    for name, hint, required in typed_members(kind):
         if name in members:
             members[name] = _read(hint, members[name], f"{path}.{name}")
-        elif name in kind.__required_keys__:
+        elif required:
             raise WireError(f"{path}.{name} is missing.")
     return members
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def typed_members(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Name, type and necessity of a typed dictionary's members. Its `__required_keys__` don't know: its annotations are texts."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(
+        (name, get_args(hint)[0], False) if get_origin(hint) is typing.NotRequired else (name, hint, kind.__total__)
+        for name, hint in hints.items()
+    )
 
 
 def _read_sequence(kind: Any, origin: Any, data: Any, path: str) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from helmr.protocol.content import HumanContent, InputContent
-from helmr.protocol.shapes import InputSource
+from helmr.protocol.shapes import InputSource, Responder
 from helmr.protocol.states import AbortReason
 from helmr.sdk.signal import AbortSignal
 
@@ -47,14 +47,6 @@ class Message:
     id: str
     content: InputContent
     source: InputSource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Responder:
-    """Who answered a question."""
-
-    kind: str
-    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any, Self
 
 from helmr.client.agents import Agents as _Agents
+from helmr.client.asks import TurnAsks as _TurnAsks
 from helmr.client.client import HelmrClient as _HelmrClient
 from helmr.client.deployments import Deployments as _Deployments
 from helmr.client.event_stream import EventStream as _EventStream
+from helmr.client.questions import Questions as _Questions
 from helmr.client.session_ref import SessionEvents as _SessionEvents
 from helmr.client.session_ref import SessionRef as _SessionRef
 from helmr.client.session_ref import SessionTurns as _SessionTurns
@@ -22,10 +24,12 @@ from helmr.sync.mirror import mirror_of
 Agents = mirror_of(_Agents)
 Deployments = mirror_of(_Deployments)
 EventStream = mirror_of(_EventStream)
+Questions = mirror_of(_Questions)
 SessionEvents = mirror_of(_SessionEvents)
 SessionRef = mirror_of(_SessionRef)
 Sessions = mirror_of(_Sessions)
 SessionTurns = mirror_of(_SessionTurns)
+TurnAsks = mirror_of(_TurnAsks)
 TurnRef = mirror_of(_TurnRef)
 
 
@@ -53,4 +57,16 @@ class HelmrClient(mirror_of(_HelmrClient)):
             self._loop.close()
 
 
-__all__ = ["Agents", "Deployments", "EventStream", "HelmrClient", "SessionEvents", "SessionRef", "SessionTurns", "Sessions", "TurnRef"]
+__all__ = [
+    "Agents",
+    "Deployments",
+    "EventStream",
+    "HelmrClient",
+    "Questions",
+    "SessionEvents",
+    "SessionRef",
+    "SessionTurns",
+    "Sessions",
+    "TurnAsks",
+    "TurnRef",
+]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, overload
 
+from helmr.client.asks import StatusFilter
 from helmr.client.client import DEFAULT_RETRY
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
@@ -12,6 +13,7 @@ from helmr.protocol.content import InputContent
 from helmr.protocol.duration import Duration
 from helmr.protocol.ids import SessionId, TurnId
 from helmr.protocol.manifest import Manifest
+from helmr.protocol.questions import Answer
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
@@ -22,6 +24,9 @@ from helmr.protocol.shapes import (
     Explanation,
     MessageReceipt,
     Page,
+    QuestionPage,
+    QuestionReceipt,
+    QuestionState,
     Session,
     SessionInterruptReceipt,
     SessionPage,
@@ -111,6 +116,7 @@ class HelmrClient:
     """
 
     sessions: Sessions
+    questions: Questions
     agents: Agents
     deployments: Deployments
 
@@ -129,6 +135,18 @@ class HelmrClient:
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
+
+class Questions:
+    """Questions by their own ids, whatever Session asked them."""
+
+    def list(self, *, status: StatusFilter = "pending", cursor: str | None = None, limit: int | None = None) -> QuestionPage:
+        """A page of the Environment's questions, the oldest first: those that wait for an answer, or with `status=None` all of them."""
+
+    def get(self, id: str) -> QuestionState:
+        """A question now. Raises `QuestionNotFound`."""
+
+    def respond(self, id: str, answer: Answer, *, response_id: str | None = None, idempotency_key: str | None = None) -> QuestionReceipt:
+        """Answer a pending question like `TurnRef.asks.respond`, after a look at whose it is."""
 
 class SessionEvents:
     """The timeline of one Session [E1]."""
@@ -256,12 +274,31 @@ class Sessions:
         Raises `AgentMismatch`, `DeploymentMismatch`, `SessionNotFound`.
         """
 
+class TurnAsks:
+    """The questions of one Turn."""
+
+    def list(self, *, status: StatusFilter = None, cursor: str | None = None, limit: int | None = None) -> QuestionPage:
+        """A page of the Turn's questions in the order in which they were asked; `limit` 1-100, 50 when omitted."""
+
+    def get(self, id: str) -> QuestionState:
+        """A question now. Raises `QuestionNotFound`."""
+
+    def respond(self, id: str, answer: Answer, *, response_id: str | None = None, idempotency_key: str | None = None) -> QuestionReceipt:
+        """Answer a pending question; the first answer stands [Q3].
+
+        `response_id` names this one act of answering: given again with the same answer it gets the same receipt. Without one the call
+        makes its own, which its transport retries keep. `text_answer` and `choice_answer` make answers.
+
+        Raises `AnswerInvalid`, `QuestionAlreadyResponded`, `QuestionCancelled`.
+        """
+
 class TurnRef(Generic[R_co]):
     """A Turn by its ids; making one sends nothing. `sequence` is known when it came from a receipt."""
 
     session_id: SessionId
     id: TurnId
     sequence: int | None
+    asks: TurnAsks
 
     def get(self) -> TurnState:
         """The Turn now."""
@@ -279,4 +316,16 @@ class TurnRef(Generic[R_co]):
     def interrupt(self, *, idempotency_key: str | None = None) -> TurnInterruptReceipt:
         """Interrupt this running Turn, without a hold [S15]. Raises `TurnNotRunning` or `TurnStopping`."""
 
-__all__ = ["Agents", "Deployments", "EventStream", "HelmrClient", "SessionEvents", "SessionRef", "SessionTurns", "Sessions", "TurnRef"]
+__all__ = [
+    "Agents",
+    "Deployments",
+    "EventStream",
+    "HelmrClient",
+    "Questions",
+    "SessionEvents",
+    "SessionRef",
+    "SessionTurns",
+    "Sessions",
+    "TurnAsks",
+    "TurnRef",
+]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from tests.unit.api.api_fakes import BLOB, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, SESSION, TURN, WORKER_KEY
+from tests.unit.api.api_fakes import BLOB, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, QUESTION, SESSION, TURN, WORKER_KEY
 
 from helmr.control.api.route import Route
 from helmr.control.api.table import declared_routes
 
 ROUTES = {route.name: route for route in declared_routes()}
-VALUES = {"session_id": SESSION, "turn_id": TURN, "deployment_id": DEPLOYMENT, "agent": "echo", "digest": DIGEST}
+VALUES = {"session_id": SESSION, "turn_id": TURN, "question_id": QUESTION, "deployment_id": DEPLOYMENT, "agent": "echo", "digest": DIGEST}
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ SAMPLES: dict[str, Sample] = {
     "create_session": Sample(json={"agent": "echo", "input": [{"type": "text", "text": "hi"}]}),
     "enqueue_turn": Sample(json={"input": {"n": 1}}),
     "send_message": Sample(json={"content": [{"type": "text", "text": "hi"}]}),
+    "respond_question": Sample(json={"answer": {"type": "text", "text": "main"}, "response_id": "r1"}),
     "resume_session": Sample(json={"hold_id": HOLD}),
     "missing_blobs": Sample(json={"digests": [DIGEST]}),
     "put_blob": Sample(content=BLOB),

@@ -12,19 +12,20 @@ from typing import Any, NamedTuple
 
 from helmr.protocol import errors
 from helmr.protocol.ids import is_id, new_id
-from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, InputSource, Page, Session, TurnState
+from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, InputSource, Page, QuestionState, Session, TurnState
 
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
 WORKER_KEY = "hlmr_wk_test"
-SESSION, TURN, DEPLOYMENT, HOLD, ENVIRONMENT = (new_id() for _ in range(5))
-FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_DEPLOYMENT = (new_id() for _ in range(3))
+SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT = (new_id() for _ in range(6))
+FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT = (new_id() for _ in range(4))
 BLOB = b"print('hello')\n"
 DIGEST = hashlib.sha256(BLOB).hexdigest()
 FOREIGN_DIGEST = "f" * 64
 TIME = "2026-01-02T03:04:05.000006Z"
 
 ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "interrupt", "resume", "close", "cancel")) | {
+    "questions.respond",
     "deployments.read",
     "deployments.write",
 }
@@ -95,6 +96,23 @@ def turn_state(status: str = "completed") -> TurnState:
     )
 
 
+def question_state() -> QuestionState:
+    return QuestionState(
+        id=QUESTION,
+        session_id=SESSION,
+        turn_id=TURN,
+        status="pending",
+        created_at=TIME,
+        question={"prompt": [{"type": "text", "text": "Which?"}], "answer": {"type": "text"}},
+    )
+
+
+def known_question(question_id: str) -> None:
+    assert is_id(question_id)
+    if question_id != QUESTION:
+        raise errors.QuestionNotFound()
+
+
 def deployment() -> Deployment:
     return Deployment(id=DEPLOYMENT, status="deployed", current=True, digest=DIGEST, created_at=TIME, agents=("echo",))
 
@@ -127,7 +145,7 @@ class World:
     open_link: Callable[[str, Any], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        nouns = "principals sessions explanations turns controls events agents deployments links blobs health"
+        nouns = "principals sessions explanations turns questions controls events agents deployments links blobs health"
         if name in nouns.split():
             return _Service(self, name)
         raise AttributeError(name)
@@ -237,6 +255,41 @@ class Operations:
     async def turns_interrupt(world: World, principal: Any, session_id: str, turn_id: str, key: str | None) -> Reply:
         known(session_id, turn_id)
         return receipt(id=new_id(), session_id=session_id, turn_id=turn_id, status="accepted")
+
+    @staticmethod
+    async def questions_get(world: World, principal: Any, session_id: str, turn_id: str, question_id: str) -> bytes:
+        from helmr.control.api.answers import encoded
+
+        known(session_id, turn_id)
+        known_question(question_id)
+        return encoded(question_state())
+
+    @staticmethod
+    async def questions_find(world: World, principal: Any, question_id: str) -> bytes:
+        return await Operations.questions_get(world, principal, SESSION, TURN, question_id)
+
+    @staticmethod
+    async def questions_of_environment(world: World, principal: Any, status: Any, cursor: str | None, limit: int) -> bytes:
+        from helmr.control.api.answers import encoded
+
+        return encoded(Page(items=(question_state(),), next_cursor="next"))
+
+    @staticmethod
+    async def questions_list(
+        world: World, principal: Any, session_id: str, turn_id: str, status: Any, cursor: str | None, limit: int
+    ) -> bytes:
+        known(session_id, turn_id)
+        return await Operations.questions_of_environment(world, principal, status, cursor, limit)
+
+    @staticmethod
+    async def questions_respond(
+        world: World, principal: Any, session_id: str, turn_id: str, question_id: str, answer: Any, response_id: str, key: str | None
+    ) -> Reply:
+        known(session_id, turn_id)
+        known_question(question_id)
+        members = {"id": question_id, "session_id": session_id, "turn_id": turn_id, "status": "responded", "response_id": response_id}
+        by = {"kind": "api_key", "id": SESSION}
+        return Reply(json.dumps(members | {"responded_by": by, "responded_at": TIME}).encode(), world.replay)
 
     @staticmethod
     async def controls_interrupt(world: World, principal: Any, session_id: str, key: str | None) -> Reply:

@@ -10,6 +10,7 @@ from tests.unit.api.api_asking import ROUTES, SAMPLES, Sample, ask, is_problem, 
 from tests.unit.api.api_fakes import (
     FOREIGN_DEPLOYMENT,
     FOREIGN_DIGEST,
+    FOREIGN_QUESTION,
     FOREIGN_SESSION,
     FOREIGN_TURN,
     READER_KEY,
@@ -106,6 +107,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
         for name, foreign in (
             ("session_id", FOREIGN_SESSION),
             ("turn_id", FOREIGN_TURN),
+            ("question_id", FOREIGN_QUESTION),
             ("deployment_id", FOREIGN_DEPLOYMENT),
             ("agent", "another"),
             ("digest", FOREIGN_DIGEST),

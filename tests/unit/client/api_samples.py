@@ -10,6 +10,7 @@ TURN = "01900000-0000-7000-8000-000000000002"
 DEPLOYMENT = "01900000-0000-7000-8000-000000000003"
 HOLD = "01900000-0000-7000-8000-000000000004"
 CONTROL = "01900000-0000-7000-8000-000000000005"
+QUESTION = "01900000-0000-7000-8000-000000000006"
 TIME = "2026-11-30T12:00:00.000000Z"
 
 
@@ -46,6 +47,16 @@ def turn(status: str = "running", **changes: Any) -> dict[str, Any]:
 
 def completed(result: Any = None, **changes: Any) -> dict[str, Any]:
     return turn("completed", result=result, **changes)
+
+
+def question(status: str = "pending", **changes: Any) -> dict[str, Any]:
+    asked = {"prompt": [{"type": "text", "text": "Which branch?"}], "answer": {"type": "text"}}
+    return {"id": QUESTION, "session_id": SESSION, "turn_id": TURN, "status": status, "created_at": TIME, "question": asked} | changes
+
+
+def responded(**changes: Any) -> dict[str, Any]:
+    members = {"id": QUESTION, "session_id": SESSION, "turn_id": TURN, "status": "responded", "response_id": "r1"}
+    return members | {"responded_by": {"kind": "user", "id": HOLD}, "responded_at": TIME} | changes
 
 
 def created(with_turn: bool = True) -> dict[str, Any]:

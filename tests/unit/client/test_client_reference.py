@@ -23,7 +23,7 @@ def test_the_examples_compile_and_their_imports_exist() -> None:
 
 
 def test_every_public_method_is_on_the_page() -> None:
-    for name in ("Sessions", "SessionRef", "TurnRef", "Agents", "Deployments"):
+    for name in ("Sessions", "SessionRef", "TurnRef", "TurnAsks", "Questions", "Agents", "Deployments"):
         for method, member in vars(getattr(helmr.client, name)).items():
             if inspect.isfunction(member) and not method.startswith("_"):
                 assert f"{method}(" in PAGE, f"{name}.{method}"

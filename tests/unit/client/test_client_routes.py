@@ -6,10 +6,24 @@ import re
 from typing import Any
 
 import pytest
-from tests.unit.client.api_samples import CONTROL, DEPLOYMENT, END, HOLD, SESSION, TIME, TURN, created, session, turn
+from tests.unit.client.api_samples import (
+    CONTROL,
+    DEPLOYMENT,
+    END,
+    HOLD,
+    QUESTION,
+    SESSION,
+    TIME,
+    TURN,
+    created,
+    question,
+    responded,
+    session,
+    turn,
+)
 from tests.unit.client.scripted_http import Reply, Request, scripted, sse
 
-from helmr.client import HelmrClient
+from helmr.client import Answer, HelmrClient
 from helmr.control.api.dispatch import query_values
 from helmr.control.api.reading import body_reader, query_reader
 from helmr.control.api.route import Route
@@ -39,6 +53,11 @@ ANSWERS: dict[str, Any] = {
     "get_turn": turn("cancelled"),
     "send_message": {"id": HOLD, "status": "accepted"},
     "interrupt_turn": CONTROLLED,
+    "list_turn_questions": {"items": [question()], "next_cursor": "next"},
+    "get_turn_question": question("cancelled", reason="withdrawn"),
+    "respond_question": responded(),
+    "list_questions": PAGE,
+    "get_question": question(),
     "list_events": {"records": [], "next_after": 0, "has_more": False, "retained_after": 0, "sealed": False},
     "list_agents": PAGE | {"deployment_id": DEPLOYMENT},
     "get_agent": AGENT,
@@ -95,6 +114,13 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         await ref.resume(hold_id=HOLD)
         await ref.enqueue([text("more")])
         await started.turn.send([text("psst")])
+        answer: Answer = {"type": "text", "text": "main"}
+        assert [item.id for item in (await started.turn.asks.list(status="pending", cursor="c", limit=3)).items] == [QUESTION]
+        assert (await started.turn.asks.get(QUESTION)).reason == "withdrawn"
+        assert (await started.turn.asks.respond(QUESTION, answer, response_id="r1")).responded_by.kind == "user"
+        await client.questions.list(status=["responded", "cancelled"], limit=100)
+        assert (await client.questions.get(QUESTION)).status == "pending"
+        await client.questions.respond(QUESTION, answer)
         await ref.turns.list(limit=5)
         await ref.events.list(after=4, limit=1000)
         assert [event async for event in ref.events.stream(after=4)] == []

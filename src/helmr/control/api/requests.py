@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from helmr.control.api.constraints import AtMost, Between, Bytes, Id, Matches, Wait
 from helmr.protocol import limits
-from helmr.protocol.states import SessionStatus
+from helmr.protocol.states import QuestionStatus, SessionStatus
 from helmr.protocol.unset import UNSET, UnsetType
 
 LONGEST_WAIT_SECONDS = 60
@@ -19,6 +19,7 @@ CURSOR_BYTES = 2048
 AgentId = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "an Agent's id")]
 AnyId = Annotated[str, Id()]
 Key = Annotated[str, Bytes(1, limits.KEY_BYTES)]
+ResponseId = Annotated[str, Bytes(1, limits.RESPONSE_ID_BYTES)]
 Digest = Annotated[str, Matches("[0-9a-f]{64}", "a SHA-256 in lower-case hex")]
 LabelText = Annotated[str, Bytes(1, limits.LABEL_BYTES)]
 Cursor = Annotated[str, Bytes(1, CURSOR_BYTES)]
@@ -63,6 +64,14 @@ class SendMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RespondQuestion:
+    """`response_id` names this one act of answering: the same with the same answer gets the same receipt [Q3]."""
+
+    answer: Any
+    response_id: ResponseId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeSession:
     """`hold_id` names one hold on this Session [S17]."""
 
@@ -89,13 +98,20 @@ class SessionQuery:
     parent_session_id: AnyId | UnsetType = UNSET
     requester_session_id: AnyId | UnsetType = UNSET
     status: tuple[SessionStatus, ...] = ()
-    label: tuple[Annotated[str, Matches("[^:]+:.*", "a label as name:value")], ...] = ()
+    label: tuple[Annotated[str, Matches(r"[^:]+:[\s\S]*", "a label as name:value")], ...] = ()
     cursor: Cursor | UnsetType = UNSET
     limit: Limit = limits.PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageQuery:
+    cursor: Cursor | UnsetType = UNSET
+    limit: Limit = limits.PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionQuery:
+    status: tuple[QuestionStatus, ...] = ()
     cursor: Cursor | UnsetType = UNSET
     limit: Limit = limits.PAGE
 

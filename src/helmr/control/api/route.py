@@ -71,6 +71,7 @@ _ID: dict[str, Any] = {"type": "string", "format": "uuid"}
 PATH_PARAMETERS: dict[str, PathParameter] = {
     "session_id": PathParameter(ids.is_id, errors.SessionNotFound, _ID, "The Session."),
     "turn_id": PathParameter(ids.is_id, errors.TurnNotFound, _ID, "The Turn, one of this Session."),
+    "question_id": PathParameter(ids.is_id, errors.QuestionNotFound, _ID, "The question."),
     "deployment_id": PathParameter(ids.is_id, errors.DeploymentNotFound, _ID, "The Deployment."),
     "agent": PathParameter(
         ids.is_definition_id, errors.AgentNotFound, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}, "The Agent's id."
@@ -94,7 +95,7 @@ def possible_errors(route: Route) -> tuple[type[errors.HelmrError], ...]:
     if route.body is not None:
         found.append(errors.ContentInvalid)
     if route.takes != "none":
-        found.append(errors.RequestTooLarge)
+        found += [errors.RequestTooLarge, errors.RequestTooSlow]
     if route.write:
         found.append(errors.IdempotencyConflict)
     found += route.errors

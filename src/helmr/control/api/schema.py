@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 from helmr.control.api.constraints import Constraint
 from helmr.protocol.unset import UnsetType
+from helmr.protocol.wire import typed_members
 
 Schema = dict[str, Any]
 
@@ -20,7 +21,9 @@ _SCALARS: Mapping[Any, Schema] = {
     type(None): {"type": "null"},
     dict: {"type": "object"},
 }
-_TIMES = frozenset({"created_at", "started_at", "terminal_at", "closed_at", "idle_since", "payload_expired_at"})
+_TIMES = frozenset(
+    {"created_at", "started_at", "terminal_at", "closed_at", "idle_since", "payload_expired_at", "settled_at", "responded_at"}
+)
 
 
 class Schemas:
@@ -61,12 +64,14 @@ class Schemas:
         return {"$ref": f"#/components/schemas/{name}"}
 
     def _object(self, kind: type[Any], closed: bool) -> Schema:
-        hints = get_type_hints(kind, include_extras=True)
         if dataclasses.is_dataclass(kind):
+            hints = get_type_hints(kind, include_extras=True)
             required = [item.name for item in dataclasses.fields(kind) if _always_there(item, hints[item.name], closed)]
             names = [item.name for item in dataclasses.fields(kind)]
         else:
-            names, required = list(hints), list(hints)
+            members = typed_members(kind)
+            hints = {name: hint for name, hint, _ in members}
+            names, required = list(hints), [name for name, _, needed in members if needed]
         schema: Schema = {"type": "object", "properties": {name: self._member(name, hints[name], closed) for name in names}}
         if text := _summary(kind):
             schema["description"] = text

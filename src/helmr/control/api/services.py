@@ -15,6 +15,7 @@ from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation,
 
 if TYPE_CHECKING:
     from helmr.control.service.principals import Principal
+    from helmr.protocol.states import QuestionStatus
 
 
 class Receipt(Protocol):
@@ -99,6 +100,32 @@ class Turns(Protocol):
     async def interrupt(self, principal: Principal, session_id: str, turn_id: str, idempotency_key: str | None) -> Receipt: ...
 
 
+class Questions(Protocol):
+    """Pages and questions come as JSON: nothing that was asked is decoded to be sent."""
+
+    async def get(self, principal: Principal, session_id: str, turn_id: str, question_id: str) -> bytes: ...
+    async def find(self, principal: Principal, question_id: str) -> bytes: ...
+
+    async def list(
+        self, principal: Principal, session_id: str, turn_id: str, status: Sequence[QuestionStatus], cursor: str | None, limit: int
+    ) -> bytes: ...
+
+    async def of_environment(self, principal: Principal, status: Sequence[QuestionStatus], cursor: str | None, limit: int) -> bytes: ...
+
+    async def respond(
+        self,
+        principal: Principal,
+        session_id: str,
+        turn_id: str,
+        question_id: str,
+        answer: Any,
+        response_id: str,
+        idempotency_key: str | None,
+    ) -> Receipt:
+        """The first answer stands [Q3]; a Session's authority never answers [Q4]."""
+        ...
+
+
 class Controls(Protocol):
     async def interrupt(self, principal: Principal, session_id: str, idempotency_key: str | None) -> Receipt: ...
     async def resume(self, principal: Principal, session_id: str, hold_id: str, idempotency_key: str | None) -> Receipt: ...
@@ -177,6 +204,8 @@ class Services(Protocol):
     def explanations(self) -> Explanations: ...
     @property
     def turns(self) -> Turns: ...
+    @property
+    def questions(self) -> Questions: ...
     @property
     def controls(self) -> Controls: ...
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from helmr.control.api.agents import AGENT_ROUTES
 from helmr.control.api.deployments import DEPLOYMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
+from helmr.control.api.questions import QUESTION_ROUTES
 from helmr.control.api.route import Route
 from helmr.control.api.sessions import SESSION_ROUTES
 from helmr.control.api.system import system_routes
@@ -18,7 +19,15 @@ WORKER_LINK_PATH = "/v1/workers/link"
 
 def route_table(describe: Callable[[], bytes], metrics: Callable[[], bytes]) -> tuple[Route, ...]:
     """All routes; the two functions give the API document and the metrics."""
-    return (*SESSION_ROUTES, *TURN_ROUTES, *EVENT_ROUTES, *AGENT_ROUTES, *DEPLOYMENT_ROUTES, *system_routes(describe, metrics))
+    return (
+        *SESSION_ROUTES,
+        *TURN_ROUTES,
+        *QUESTION_ROUTES,
+        *EVENT_ROUTES,
+        *AGENT_ROUTES,
+        *DEPLOYMENT_ROUTES,
+        *system_routes(describe, metrics),
+    )
 
 
 def declared_routes() -> tuple[Route, ...]:

@@ -11,7 +11,7 @@ from helmr.control.service.manifests import Manifests, template_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.sessions import row_id
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, identity, messages, sessions, turns
+from helmr.control.store.queries import computers, identity, questions, sessions, turns
 from helmr.protocol import jsontext
 from helmr.protocol.shapes import Explanation
 
@@ -25,7 +25,7 @@ class Explanations:
         """What the Session waits for, in one sentence and its facts [S23]."""
         principal.require("sessions.read")
         async with self._core.database.connection() as connection:
-            row = await session_of(connection, principal, session_id, "inspect_session")
+            row = await session_of(connection, principal, session_id)
             now = await sessions.now(connection)
             in_force = await sessions.holds_on(connection, ids=[session_id])
             below = await sessions.latest_idle_below(connection, ids=[session_id])
@@ -44,7 +44,7 @@ class Explanations:
                 turn = await turns.turn_row(connection, id=row["running_turn"])
                 facts["running_sequence"] = turn["sequence"]
                 facts["running_for"] = (now - turn["started_at"]).total_seconds()
-                facts["pending_questions"] = await messages.count_pending(connection, turn_id=row["running_turn"])
+                facts["pending_questions"] = await questions.count_pending(connection, turn_id=row["running_turn"])
             if row["stop_cause"] is not None:
                 facts["stop_cause"] = row["stop_cause"]
                 facts["stopping_for"] = (now - row["stop_at"]).total_seconds()

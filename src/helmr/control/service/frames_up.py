@@ -9,6 +9,7 @@ import msgspec
 from helmr.protocol import jsontext
 from helmr.protocol.errors import HelmrError
 from helmr.protocol.limits import CONTENT_BYTES, CONTENT_PARTS, RESPONSE_BYTES, RESULT_BYTES
+from helmr.protocol.questions import normalize_question
 
 _ABSENT: Final = msgspec.Raw(b"")
 
@@ -104,6 +105,17 @@ def result(raw: msgspec.Raw) -> bytes | None:
     except HelmrError as error:
         raise FrameRefused(f"the result is malformed: {error.detail}") from None
     return data
+
+
+def question(raw: msgspec.Raw) -> bytes:
+    """The stored form of a question, checked again as the guest did when it asked [Q2]. Raises `FrameRefused`."""
+    data = bytes(raw)
+    if len(data) > CONTENT_BYTES:
+        raise FrameRefused(f"a question of {len(data)} bytes; at most {CONTENT_BYTES} are allowed")
+    try:
+        return normalize_question(jsontext.loads(data))[1]
+    except HelmrError as error:
+        raise FrameRefused(f"a question is malformed: {error.detail}") from None
 
 
 def error(raw: msgspec.Raw) -> tuple[bytes, bytes] | None:

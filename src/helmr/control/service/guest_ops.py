@@ -12,9 +12,9 @@ from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.frames_up import FrameRefused, Up
 from helmr.control.service.guests import Guest
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import messages, processes, sessions
+from helmr.control.store.queries import messages, processes, questions, sessions
 from helmr.protocol.ids import is_id, new_id
-from helmr.protocol.limits import CONTENT_BYTES
+from helmr.protocol.limits import TURN_OUTPUT_BYTES
 
 Verdict = Literal["done", "init_failed", "undrained"]
 
@@ -49,7 +49,11 @@ async def apply(core: Core, guest: Guest, op: int, frame: Up) -> Verdict:
             return await _withdraw(connection, effects, session, frame)
         raise FrameRefused(f"no frame is called {frame.t[:40]!r}")
 
-    return await core.write(frame.t, work)
+    verdict = await core.write(frame.t, work)
+    if frame.t == "question.ask":
+        guest.output_bytes += len(bytes(frame.question))
+        guest.asks(op)
+    return verdict
 
 
 async def _init_done(connection: Connection, effects: Effects, session: Any, op: int) -> Verdict:
@@ -98,18 +102,24 @@ async def _message(connection: Connection, effects: Effects, session: Any, frame
 
 async def _ask(connection: Connection, effects: Effects, session: Any, guest: Guest, op: int, frame: Up) -> Verdict:
     """Store a question before it is shown [Q3]. While closing or stopping it is cancelled at once [S18]."""
-    question = bytes(frame.question)
     if session["parent_session_id"] is not None:
         raise FrameRefused("an owned Session asks nobody")
-    if len(question) > CONTENT_BYTES:
-        raise FrameRefused("a question is too large")
-    frames_up.result(frame.question)
+    question = frames_up.question(frame.question)
+    if session["output_bytes"] + len(question) > TURN_OUTPUT_BYTES:
+        raise FrameRefused("the Turn's output and questions are over 8 MiB")
     question_id = new_id()
     turn = str(session["running_turn"])
-    await messages.insert_question(
-        connection, id=question_id, session_id=session["id"], turn_id=turn, channel=guest.number, op=op, question=question
+    await questions.insert_question(
+        connection,
+        id=question_id,
+        environment_id=session["environment_id"],
+        session_id=session["id"],
+        turn_id=turn,
+        channel=guest.number,
+        op=op,
+        question=question,
     )
-    await sessions.set_loose(connection, id=session["id"], change=1, last_op=0)
+    await sessions.count_asked(connection, id=session["id"], size=len(question))
     data = b'{"question_id":"' + question_id.encode() + b'","question":' + question + b"}"
     await record(connection, effects, str(session["id"]), [(turn, "question.asked", data)])
     if session["stop_cause"] is not None or session["status"] != "open":
@@ -120,7 +130,7 @@ async def _ask(connection: Connection, effects: Effects, session: Any, guest: Gu
 
 
 async def _withdraw(connection: Connection, effects: Effects, session: Any, frame: Up) -> Verdict:
-    row = await messages.cancel_question(connection, turn_id=session["running_turn"], op=frame.ask, reason="withdrawn")
+    row = await questions.cancel_question(connection, turn_id=session["running_turn"], op=frame.ask, reason="withdrawn")
     if row is not None:
         await sessions.set_loose(connection, id=session["id"], change=-1, last_op=0)
         data = render.data(question_id=str(row["id"]), reason="withdrawn")

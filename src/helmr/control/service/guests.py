@@ -24,6 +24,7 @@ class Guest:
         "accepted",
         "ack_handle",
         "answered",
+        "asking",
         "ended",
         "hot",
         "idle",
@@ -78,6 +79,9 @@ class Guest:
         self.lost = False
         self.sent_messages: set[str] = set()
         self.answered: set[int] = set()
+        """Questions, by the ops that asked them, whose ends it was told."""
+        self.asking: set[int] = set()
+        """Questions whose ends it still waits for: while there are any, the database is asked again and again (I6)."""
         self.stored_events: list[list[int]] = []
         """[op, sequence] of outputs somebody awaits now."""
         self.ack_handle: asyncio.TimerHandle | None = None
@@ -89,6 +93,19 @@ class Guest:
         self.stopped = None
         self.sent_messages.clear()
         self.answered.clear()
+        self.asking.clear()
+
+    def asks(self, op: int) -> None:
+        """The question of this op is stored; its end will have to be told."""
+        if op not in self.answered:
+            self.asking.add(op)
+
+    def tell_end(self, op: int, payload: bytes) -> None:
+        """Tell the end of the question of this op; once on this stream."""
+        self.asking.discard(op)
+        if op not in self.answered:
+            self.answered.add(op)
+            self.send(payload)
 
     def send(self, payload: bytes) -> None:
         """Write a frame downwards; it acknowledges what is stored."""

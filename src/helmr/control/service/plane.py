@@ -22,6 +22,7 @@ from helmr.control.service.links import Links, LogLine
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principals
 from helmr.control.service.processes import Processes
+from helmr.control.service.questions import Questions
 from helmr.control.service.reads import Reads
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.turns import Turns
@@ -59,6 +60,7 @@ class ControlPlane:
         self.sessions = Sessions(core, manifests, self._creations)
         self.explanations = Explanations(core, manifests)
         self.turns = Turns(core, Reads(database))
+        self.questions = Questions(core)
         self.controls = Controls(core)
         self.events = Events(core)
         self.agents = Agents(core, manifests)

@@ -29,6 +29,7 @@ PERMISSIONS: Final = (
     "sessions.resume",
     "sessions.close",
     "sessions.cancel",
+    "questions.respond",
     "computers.read",
     "deployments.read",
     "deployments.write",

@@ -39,6 +39,24 @@ def turn_state(row: Any) -> bytes:
     return b"".join(parts)
 
 
+def question_state(row: Any) -> bytes:
+    """A QuestionState's JSON [Q5]. What was asked and answered is left out once it has expired [S22]."""
+    parts = [
+        f'{{"id":"{row["id"]}","session_id":"{row["session_id"]}","turn_id":"{row["turn_id"]}","status":"{row["status"]}",'
+        f'"created_at":"{time_text(row["created_at"])}"'.encode()
+    ]
+    for name in ("question", "answer", "responded_by"):
+        if row[name] is not None:
+            parts += (f',"{name}":'.encode(), row[name])
+    if row["reason"] is not None:
+        parts += (b',"reason":', jsontext.dumps(row["reason"]))
+    for name in ("settled_at", "payload_expired_at"):
+        if row[name] is not None:
+            parts.append(f',"{name}":"{time_text(row[name])}"'.encode())
+    parts.append(b"}")
+    return b"".join(parts)
+
+
 def error(code: str, message: str | None = None, details: dict[str, Any] | None = None) -> bytes:
     """An error's stored JSON [S14]."""
     found: dict[str, Any] = {"code": code}

@@ -9,7 +9,7 @@ from helmr.control.domain.turns import lost_status
 from helmr.control.service import render
 from helmr.control.service.core import Effects, record
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import holds, messages, sessions, turns
+from helmr.control.store.queries import holds, messages, questions, sessions, turns
 from helmr.protocol.ids import HoldId, new_id
 from helmr.protocol.states import HoldKind, StopCause
 
@@ -50,7 +50,7 @@ async def mark(connection: Connection, effects: Effects, session: Any, cause: St
 
 async def cancel_questions(connection: Connection, session: Any, reason: str) -> list[Entry]:
     """Cancel the running Turn's pending questions; gives their events."""
-    cancelled = await messages.cancel_questions(connection, turn_id=session["running_turn"], reason=reason)
+    cancelled = await questions.cancel_questions(connection, turn_id=session["running_turn"], reason=reason)
     if not cancelled:
         return []
     await sessions.set_loose(connection, id=session["id"], change=-len(cancelled), last_op=0)
@@ -69,7 +69,7 @@ async def tie_up(connection: Connection, session: Any) -> list[Entry]:
         delivery = "uncertain" if row["status"] == "started" else "not_delivered"
         data = render.data(message_id=str(row["id"]), reason="turn_terminated", delivery=delivery)
         entries.append((turn, "message.rejected", data))
-    for row in await messages.cancel_questions(connection, turn_id=session["running_turn"], reason="turn_terminated"):
+    for row in await questions.cancel_questions(connection, turn_id=session["running_turn"], reason="turn_terminated"):
         entries.append((turn, "question.cancelled", render.data(question_id=str(row["id"]), reason="turn_terminated")))
     await sessions.clear_loose(connection, id=session["id"])
     return entries

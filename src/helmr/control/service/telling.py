@@ -20,7 +20,7 @@ from helmr.control.service.processes import Processes, cleanup_left
 from helmr.control.service.roster import Roster
 from helmr.control.store.flush import Claim, Flushed, NextTurn
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import messages, processes, sessions, turns
+from helmr.control.store.queries import messages, processes, questions, sessions, turns
 from helmr.protocol import jsontext
 from helmr.protocol.limits import CLEANUP_SECONDS
 
@@ -57,6 +57,7 @@ class Telling:
                 or (guest is not None and row["stop_cause"] is not None and guest.stopped != turn)
                 or (guest is not None and row["process"] == "ending" and not guest.ended)
                 or row["loose"]
+                or (guest is not None and guest.asking)
                 or (guest is not None and _may_claim(row))
             ):
                 self.sync_session(str(row["id"]))
@@ -147,10 +148,11 @@ class Telling:
                     guest.sent_messages.add(message_id)
                     head = f'{{"t":"message","id":"{message_id}","turn":"{turn_id}","content":'
                     guest.send(b"".join((head.encode(), message["content"], b',"source":', message["source"], b"}")))
-        for question in await messages.questions_settled(connection, turn_id=turn_id):
-            if question["op"] not in guest.answered:
-                guest.answered.add(question["op"])
-                guest.send(_answer(question))
+        for question in await questions.questions_of_turn(connection, turn_id=turn_id):
+            if question["status"] == "pending":
+                guest.asks(question["op"])
+            else:
+                guest.tell_end(question["op"], _end_of(question))
 
     def _tell_end(self, guest: Guest, row: Any, now: Any) -> None:
         guest.ended = True
@@ -168,7 +170,7 @@ def _may_claim(row: Any) -> bool:
     )
 
 
-def _answer(question: Any) -> bytes:
+def _end_of(question: Any) -> bytes:
     if question["status"] == "cancelled":
         return jsontext.dumps({"t": "question.cancelled", "ask": question["op"], "reason": question["reason"]})
     head = f'{{"t":"question.answer","ask":{question["op"]},"answer":'.encode()

@@ -69,6 +69,10 @@ WHERE id = :id;
 -- name: set_loose(id, change, last_op)!
 UPDATE sessions SET loose = loose + :change, last_op = greatest(last_op, :last_op) WHERE id = :id;
 
+-- name: count_asked(id, size)!
+-- One question more of the running Turn, and what it takes of the Turn's 8 MiB [E6].
+UPDATE sessions SET loose = loose + 1, output_bytes = output_bytes + :size WHERE id = :id;
+
 -- name: set_accepting(id, accepting, last_op)!
 UPDATE sessions SET accepting = :accepting, last_op = greatest(last_op, :last_op) WHERE id = :id;
 
