@@ -11,11 +11,17 @@ Configuration, from the environment:
 | `HELMR_API_KEY` | a key of `default/main` to accept, beside those in the database | one is made and shown at the first start |
 | `HELMR_POOL_SIZE` | connections to the database, beside the one that listens | `8` |
 | `HELMR_LOG_LEVEL` | `debug`, `info`, `warning` or `error` | `info` |
+| `HELMR_ADMISSION_RATE` | Sessions and Turns that `default/main` admits in a second (`20`, `0.5`), or `unlimited` | |
+| `HELMR_ADMISSION_BURST` | how many of them may come at once | a second's worth, at least 1 |
+| `HELMR_PAYLOAD_RETENTION` | how long the contents of closed Sessions are kept (`30d`), or `never` to expire none | |
+
+Where the rate or the retention is not given, the database keeps what it has; a new one has no limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -31,6 +37,7 @@ import uvloop
 from helmr.control.api.app import Api, build_app
 from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.faults import arm_from_environment
+from helmr.control.service.limits import AdmissionLimit, EnvironmentLimits, set_limits
 from helmr.control.service.links import LogLine
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import KEY_PREFIX, create_key, ensure_environment, store_key
@@ -49,7 +56,9 @@ from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
 from helmr.logs import LEVELS, write_logs
 from helmr.objects import FolderStore
-from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable
+from helmr.protocol.duration import retention_ms
+from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable, InvalidValue
+from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (Closings, Deadlines, IdleClose, LostWorkers, Placement)
@@ -68,7 +77,8 @@ class ServerConfig:
     api_key: str | None = field(default=None, repr=False)
     """A key to accept for the Environment `environment`."""
     environment: tuple[str, str] = ("default", "main")
-    """Project and Environment of `api_key`, made when missing."""
+    """Project and Environment of `api_key` and `limits`, made when missing."""
+    limits: EnvironmentLimits = field(default_factory=EnvironmentLimits)
     pool_size: int = 8
     log_level: str = "info"
 
@@ -93,7 +103,31 @@ class ServerConfig:
             api_key=key,
             pool_size=_number(environ, "HELMR_POOL_SIZE", 8, least=3),
             log_level=level,
+            limits=limits_from(environ),
         )
+
+
+def limits_from(environ: Mapping[str, str] = os.environ) -> EnvironmentLimits:
+    """What the variables say of admission and retention; what they don't say stays as it is. Raises `ConfigurationMissing`."""
+    admission: AdmissionLimit | UnsetType | None = UNSET
+    rate, burst = environ.get("HELMR_ADMISSION_RATE", ""), environ.get("HELMR_ADMISSION_BURST", "")
+    if burst and rate in ("", "unlimited"):
+        raise ConfigurationMissing("HELMR_ADMISSION_BURST needs a HELMR_ADMISSION_RATE.", hint="")
+    if rate == "unlimited":
+        admission = None
+    elif rate:
+        try:
+            perhaps = float(rate)
+            most = int(burst) if burst else max(1, math.ceil(perhaps))
+            admission = AdmissionLimit(rate=perhaps, burst=most)
+        except (ValueError, OverflowError, InvalidValue) as error:
+            raise ConfigurationMissing(f"HELMR_ADMISSION_RATE and HELMR_ADMISSION_BURST make no limit: {error}", hint="") from None
+    retention = environ.get("HELMR_PAYLOAD_RETENTION", "")
+    try:
+        kept = retention_ms(retention, "HELMR_PAYLOAD_RETENTION") if retention else UNSET
+    except ValueError as error:
+        raise ConfigurationMissing(str(error), hint='Or "never".') from None
+    return EnvironmentLimits(admission=admission, payload_retention_ms=kept)
 
 
 def listener_config(environ: Mapping[str, str] = os.environ) -> ListenerConfig:
@@ -140,6 +174,8 @@ class Server:
         self._running = running = _Running(plane, database, standing)
         if self._config.api_key is not None:
             await self._accept_key(self._config.api_key)
+        if self._config.limits != EnvironmentLimits():
+            await self._set_limits(self._config.limits)
         await plane.start()
         standing.listen("helmr_session", plane.noticed)
         standing.on_connected(running.reconnected)
@@ -167,6 +203,13 @@ class Server:
         await running.standing.stop()
         await running.database.stop()
 
+    async def attend(self) -> None:
+        """Run every duty now, until none has more to do. For tests that moved the database's clock."""
+        assert self._running is not None
+        for duty in self._running.duties:
+            while await duty.run():
+                pass
+
     async def first_key(self) -> str | None:
         """A key for an installation that has none yet, shown this once; else None."""
 
@@ -185,6 +228,12 @@ class Server:
 
         await self.plane.database.run(work)
 
+    async def _set_limits(self, limits: EnvironmentLimits) -> None:
+        async def work(connection: object) -> None:
+            await set_limits(connection, await ensure_environment(connection, *self._config.environment), limits)
+
+        await self.plane.database.run(work)
+
 
 class _Running:
     """What a started server is made of."""
@@ -194,7 +243,9 @@ class _Running:
         self.database = database
         self.standing = standing
         self.api: Api = build_app(plane)
-        self.upkeep = (Upkeep([duty(plane) for duty in LED], standing), Upkeep([duty(plane) for duty in OWN], Everywhere()))
+        led, own = [duty(plane) for duty in LED], [duty(plane) for duty in OWN]
+        self.duties = (*led, *own)
+        self.upkeep = (Upkeep(led, standing), Upkeep(own, Everywhere()))
 
     def reconnected(self) -> None:
         """The database is (again) there: whatever was noticed before may have been missed (I6), and the lease count begins anew (I8)."""

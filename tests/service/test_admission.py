@@ -8,16 +8,25 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import math
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
-from tests.service.scripted import House, house
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.service.scripted import House, deploy, house, manifest
 from tests.service.test_flush import admit, bench
 
+from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.limits import AdmissionLimit, EnvironmentLimits, Limits
-from helmr.control.service.principals import ensure_environment
+from helmr.control.service.plane import ControlPlane
+from helmr.control.service.principals import ensure_environment, session_principal
 from helmr.control.store.creation import create
 from helmr.control.store.flush import Batch
+from helmr.objects.folder import FolderStore
 from helmr.protocol.errors import (
     AdmissionUnavailable,
     IdempotencyConflict,
@@ -28,6 +37,7 @@ from helmr.protocol.errors import (
     SessionNotOpen,
 )
 from helmr.protocol.ids import new_id
+from helmr.server import Server, ServerConfig, limits_from
 
 pytestmark = pytest.mark.anyio
 
@@ -273,3 +283,143 @@ async def _until(true: Any) -> None:
     async with asyncio.timeout(5):
         while not true():
             await asyncio.sleep(0)
+
+
+async def test_a_spawned_and_a_started_session_take_one_token_each_and_a_refused_one_none(database, tmp_path):
+    """[S5], [M4]: also what a Session asks for; a refusal after the token was taken gives it back."""
+    async with house(database, tmp_path) as h:
+        parent = (await h.create(None))["session"]["id"]
+        await h.create(None, key="taken")
+        asking = session_principal(parent, h.principal.environment_id)
+        await limit(h, 0.5, 2)
+        await h.plane.sessions.spawn(asking, agent="talker", idempotency_key="one")
+        with pytest.raises(SessionKeyConflict):
+            await h.plane.sessions.spawn(asking, agent="talker", key="taken")
+        await h.plane.sessions.start(asking, agent="talker")
+        with pytest.raises(AdmissionUnavailable) as refused:
+            await h.plane.sessions.spawn(asking, agent="talker", idempotency_key="two")
+        assert 0 < refused.value.facts["retry_after"] <= 2
+        assert (await h.plane.sessions.spawn(asking, agent="talker", idempotency_key="one")).replayed
+        await pass_time(h, refused.value.facts["retry_after"])
+        await h.plane.sessions.spawn(asking, agent="talker", idempotency_key="two")
+
+
+async def test_identical_refused_creations_at_once_are_refused_for_the_same_reason(database, tmp_path):
+    """[S4]: only accepted requests are remembered, also within one batch; the second is no conflict with a request that never was."""
+    async with house(database, tmp_path) as h:
+        await h.create(None, key="taken")
+        found = await asyncio.gather(*[h.create(None, key="taken", idempotency_key="c") for _ in range(6)], return_exceptions=True)
+        assert {type(error) for error in found} == {SessionKeyConflict}
+
+
+async def test_two_control_planes_give_out_one_burst(database, tmp_path):
+    """[S5]: creations and enqueues of two control planes at once; together exactly the burst, without a deadlock (I3)."""
+    async with house(database, tmp_path) as h:
+        sessions = [(await h.create(None))["session"]["id"] for _ in range(4)]
+        other = ControlPlane(h.database, FolderStore(tmp_path / "blobs"))
+        await other.start()
+        try:
+            await limit(h, SLOW, 25)
+            content = [{"type": "text", "text": "x"}]
+            asked = [
+                plane.turns.enqueue(h.principal, sessions[n % 4], content, None)
+                if n % 3
+                else plane.sessions.create(h.principal, agent="talker")
+                for n in range(60)
+                for plane in (h.plane, other)
+            ]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            await other.stop()
+        admitted = [reply for reply in found if not isinstance(reply, BaseException)]
+        assert len(admitted) == 25
+        assert {type(error) for error in found if isinstance(error, BaseException)} == {AdmissionUnavailable}
+        assert await count(h, "turns") + await count(h, "sessions") - 4 == 25
+
+
+_STEP = st.tuples(st.sampled_from(["first", "second", "both"]), st.integers(1, 12), st.sampled_from([0.0, 0.0, 0.001, 0.01]))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rate=st.sampled_from([0.5, 7.0, 100.0, 2000.0]), burst=st.integers(1, 20), steps=st.lists(_STEP, min_size=1, max_size=12))
+def test_over_any_time_no_more_is_admitted_than_the_rate_and_the_burst_allow(database, rate, burst, steps):
+    """[S5]: two control planes, any interleaving, by the database's clock, against a model of a bucket that is one number."""
+    asyncio.run(_play(database, rate, burst, steps))
+
+
+async def _play(dsn: str, rate: float, burst: int, steps: list[tuple[str, int, float]]) -> None:
+    async with bench(dsn) as b:
+        environment = await _environment(b, rate=rate, burst=burst)
+        session = (await b.session())[0]
+        async with b.database.connection() as connection:
+            await connection.execute("UPDATE sessions SET environment_id = $1 WHERE id = $2", environment, session)
+            began: datetime = await connection.fetchval(
+                "UPDATE admission_buckets SET tokens = burst, filled_at = clock_timestamp() WHERE environment_id = $1 RETURNING filled_at",
+                environment,
+            )
+        asked: list[tuple[datetime, int, int]] = []
+        for who, count_, pause in steps:
+            await asyncio.sleep(pause)
+            batches = [Batch(admits=[dataclasses.replace(admit(session), environment_id=environment) for _ in range(count_)])]
+            seconds = [who != "first"] if who != "both" else [False, True]
+            batches *= len(seconds)
+            found = await asyncio.gather(
+                *[
+                    b.flush(Batch(admits=[dataclasses.replace(item, turn_id=new_id()) for item in batch.admits]), wait=True, second=second)
+                    for batch, second in zip(batches, seconds, strict=True)
+                ]
+            )
+            for outcome in found:
+                rows = outcome["admit"]
+                granted = [row.outcome for row in rows].count("ok")
+                assert [row.outcome for row in rows] == ["ok"] * granted + ["short"] * (count_ - granted)
+                asked.append((rows[0].at, count_, granted))
+        model, then = float(burst), began
+        asked.sort(key=lambda entry: entry[0])
+        for at, wanted, granted in asked:
+            model, then = min(burst, model + rate * max(0.0, (at - then).total_seconds())), max(at, then)
+            assert min(wanted, math.floor(model - 1e-6)) <= granted <= min(wanted, math.floor(model + 1e-6)), (asked, rate, burst)
+            model -= granted
+        for first in range(len(asked)):
+            total = 0
+            for at, _, granted in asked[first:]:
+                total += granted
+                assert total <= burst + rate * (at - asked[first][0]).total_seconds() + 1e-6
+
+
+async def test_a_refused_client_reads_when_to_come_back_and_a_restart_fills_nothing(database: str, tmp_path: Path):
+    """SPEC 11, [S5]: 429, `Retry-After` in whole seconds rounded up; the limit is set at the start, and set once."""
+    key = "hlmr_sk_" + "k" * 43
+    limits = limits_from({"HELMR_ADMISSION_RATE": "0.001", "HELMR_ADMISSION_BURST": "2"})
+    config = ServerConfig(dsn=database, blobs=tmp_path, api_key=key, pool_size=4, limits=limits)
+    statuses = []
+    for start in range(2):
+        server = Server(config, Listener(ListenerConfig()))
+        try:
+            await server.start()
+            if start == 0:
+                async with server.plane.database.connection() as connection:
+                    environment = await ensure_environment(connection, "default", "main")
+                await deploy(server.plane.database, environment, manifest())
+            async with aiohttp.ClientSession(server.url, headers={"Authorization": f"Bearer {key}"}) as client:
+                for _ in range(2):
+                    async with client.post("/v1/sessions", json={"agent": "talker"}) as answer:
+                        statuses.append(answer.status)
+                        if answer.status == 429:
+                            problem = await answer.json()
+                            assert (problem["code"], problem["retryable"]) == ("admission_unavailable", True)
+                            assert int(answer.headers["Retry-After"]) == math.ceil(problem["retry_after"]) <= 1000
+        finally:
+            await server.stop()
+    assert statuses == [201, 201, 429, 429]
+
+
+def test_the_limits_come_from_the_environment():
+    """[S5], [S22]: what is not said stays as it is."""
+    assert limits_from({}) == EnvironmentLimits()
+    assert limits_from({"HELMR_ADMISSION_RATE": "2.5"}).admission == AdmissionLimit(rate=2.5, burst=3)
+    assert limits_from({"HELMR_ADMISSION_RATE": "0.1"}).admission == AdmissionLimit(rate=0.1, burst=1)
+    assert limits_from({"HELMR_ADMISSION_RATE": "unlimited", "HELMR_PAYLOAD_RETENTION": "never"}) == EnvironmentLimits(
+        admission=None, payload_retention_ms=None
+    )
+    assert limits_from({"HELMR_PAYLOAD_RETENTION": "30d"}).payload_retention_ms == 30 * 86_400_000

@@ -28,6 +28,7 @@ class Background:
         task = asyncio.create_task(self._guard(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would never have begun
 
     async def stop(self) -> None:
         """Cancel what runs and wait for its end."""

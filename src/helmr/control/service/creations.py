@@ -43,8 +43,24 @@ class Creations:
 
     async def _run(self) -> None:
         while self._waiting:
-            taken, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-            await self._write(taken)
+            await self._write(self._take())
+
+    def _take(self) -> list[tuple[Creation, asyncio.Future[Created]]]:
+        """What goes into the next commit: all that waits, but a second use of an idempotency key waits for the outcome of the first."""
+        taken: list[tuple[Creation, asyncio.Future[Created]]] = []
+        later: list[tuple[Creation, asyncio.Future[Created]]] = []
+        keys: set[tuple[str, str, str]] = set()
+        for pair in self._waiting:
+            item = pair[0]
+            identity = None if item.idempotency_key is None else (item.environment_id, item.principal_id, item.idempotency_key)
+            if len(taken) == _MOST or identity in keys:
+                later.append(pair)
+                continue
+            if identity is not None:
+                keys.add(identity)
+            taken.append(pair)
+        self._waiting = later
+        return taken
 
     async def _write(self, taken: list[tuple[Creation, asyncio.Future[Created]]]) -> None:
         try:

@@ -15,6 +15,7 @@ from helmr.control.service import render
 from helmr.control.service.asked import check_input, check_labels, check_session_key
 from helmr.control.service.authority import require_grant
 from helmr.control.service.core import Core, Effects, record, retry_of
+from helmr.control.service.limits import take_token
 from helmr.control.service.manifests import Manifests, agent_of, made_of, template_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
@@ -64,7 +65,7 @@ class Delegations:
     async def make(self, principal: Principal, how: How, asked: Delegated, idempotency_key: str | None) -> Reply:
         """A Session for the Session that asks: its child on its pinned Deployment, or a root on the current one.
 
-        Raises `Forbidden`, `SessionNotOpen`, `DelegationLimit`, and what a creation raises.
+        Raises `Forbidden`, `SessionNotOpen`, `DelegationLimit`, `AdmissionUnavailable`, and what a creation raises.
         """
         principal.require("sessions.create")
         if principal.kind != "session":
@@ -78,7 +79,7 @@ class Delegations:
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
-            # The Environment's admission bucket takes its token here, before any Session is locked (I3).
+            await take_token(connection, principal.environment_id)  # before any Session is locked (I3); a refusal gives it back
             caller = await self._caller(connection, principal, how)
             deployment_id, manifest = await self._deployment(connection, principal, how, caller)
             receipt = await self._insert(connection, effects, principal, how, asked, caller, deployment_id, manifest)

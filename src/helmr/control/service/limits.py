@@ -11,7 +11,7 @@ from typing import Final
 
 from helmr.control.store.pool import Connection, Database
 from helmr.control.store.queries import limits
-from helmr.protocol.errors import InvalidValue
+from helmr.protocol.errors import AdmissionUnavailable, InvalidValue
 from helmr.protocol.unset import UNSET, UnsetType
 
 _MOST_BURST: Final = 1_000_000
@@ -36,8 +36,8 @@ class AdmissionLimit:
 class EnvironmentLimits:
     """None: without limit. When they are set, `UNSET` leaves what is there."""
 
-    admission: AdmissionLimit | None | UnsetType = UNSET
-    payload_retention_ms: int | None | UnsetType = UNSET
+    admission: AdmissionLimit | UnsetType | None = UNSET
+    payload_retention_ms: int | UnsetType | None = UNSET
 
 
 class Limits:
@@ -68,3 +68,12 @@ async def set_limits(connection: Connection, environment_id: str, wanted: Enviro
         await limits.limit_admission(connection, environment_id=environment_id, rate=rate, burst=burst)
     if wanted.payload_retention_ms is not UNSET:
         await limits.limit_retention(connection, environment_id=environment_id, payload_retention_ms=wanted.payload_retention_ms)
+
+
+async def take_token(connection: Connection, environment_id: str) -> None:
+    """One admission, in a transaction that has locked no Session yet (I3). Raises `AdmissionUnavailable`; a rollback gives it back."""
+    if not await limits.lock_bucket(connection, environment_id=environment_id):
+        return
+    drawn = await limits.draw_token(connection, environment_id=environment_id)
+    if not drawn["granted"]:
+        raise AdmissionUnavailable(retry_after=(1 - drawn["level"]) / drawn["rate"])

@@ -16,3 +16,10 @@ UPDATE environments SET payload_retention_ms = :payload_retention_ms WHERE id = 
 -- name: limits_of(environment_id)^
 SELECT b.rate, b.burst, e.payload_retention_ms
 FROM environments e LEFT JOIN admission_buckets b ON b.environment_id = e.id WHERE e.id = :environment_id;
+
+-- name: lock_bucket(environment_id)$
+SELECT true FROM admission_buckets WHERE environment_id = :environment_id FOR UPDATE;
+
+-- name: draw_token(environment_id)^
+-- One token out of a locked bucket: whether there was one, else what was there and how fast it rises.
+SELECT granted, level, rate FROM draw_tokens_v1(:environment_id, 1, clock_timestamp());
