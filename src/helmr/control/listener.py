@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from helmr.control.api.connection import Connection
 from helmr.protocol.errors import PortInUse, SetupError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Listener:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=Connection,
             ws="websockets-sansio",
             ws_max_size=LINK_MESSAGE_BYTES,
             ws_per_message_deflate=False,

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from helmr.control.api import Api
+from helmr.control.api.connection import Connection
 
 
 class Served:
@@ -27,7 +28,7 @@ async def serving(api: Api) -> AsyncIterator[Served]:
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         api,
-        http="httptools",
+        http=Connection,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         lifespan="on",

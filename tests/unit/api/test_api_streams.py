@@ -138,6 +138,19 @@ async def test_a_stream_of_which_nothing_comes_yet_is_open_at_once(served: Serve
     assert world.followers == 0
 
 
+async def test_garbage_behind_the_request_of_a_stream_ends_it_and_is_not_written_into_it(
+    served: Served, world: World, bounded: Bounded
+) -> None:
+    world.batches = quiet
+    async with bounded():
+        reader, writer = await opened(served.port, STREAM)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\0 no HTTP\r\n\r\n")
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+        await world.follower_left.wait()
+
+
 async def test_a_stream_that_fails_later_is_cut_without_an_end(served: Served, world: World, bounded: Bounded) -> None:
     async def batches(after: int) -> AsyncIterator[Sequence[Stored]]:
         yield [stored(1)]
@@ -308,6 +321,17 @@ async def test_an_upload_that_breaks_off_stores_nothing(served: Served, world: W
         await reader.read()
         writer.close()
     assert world.uploads == {}
+
+
+async def test_a_body_is_refused_by_its_declared_length_before_any_of_it_comes(served: Served, bounded: Bounded) -> None:
+    async with bounded():
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        lines = [f"POST /v1/sessions/{SESSION}/turns HTTP/1.1", "Host: api", f"Authorization: Bearer {KEY}", f"Content-Length: {10**12}"]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+    assert b" 413 " in head.splitlines()[0]
+    assert b"connection: close" in head
 
 
 async def test_a_body_that_is_too_long_is_refused_while_it_is_sent(served: Served, bounded: Bounded) -> None:

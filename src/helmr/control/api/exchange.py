@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 HEADER_BYTES = 64 * 1024
 """The most that all headers of a request may be together."""
+
+LINGER_BYTES = 64 * 1024 * 1024
+LINGER_SECONDS = 5.0
+"""How much of a refused body is taken, and how long, before the connection is closed."""
 
 JSON = b"application/json"
 CLOSE = (b"connection", b"close")
@@ -52,6 +58,8 @@ class Exchange:
         kept = self.header
         for name, value in self.scope["headers"]:
             size += len(name) + len(value)
+            if name == b"content-encoding" and value.strip().lower() != b"identity":
+                raise InvalidRequest("This server takes no Content-Encoding: send the body as it is.")
             if name in _READ_ONCE:
                 if name in kept:
                     raise InvalidRequest(f"The header {name.decode()} stands twice.")
@@ -123,12 +131,34 @@ class Exchange:
     async def reply(self, status: int, body: bytes, kind: bytes = JSON, *headers: tuple[bytes, bytes]) -> None:
         """Send a whole reply."""
         await self.begin(status, kind, (b"content-length", b"%d" % len(body)), *headers)
-        await self.send({"type": "http.response.body", "body": b"" if self.head_only else body})
+        if self.head_only:
+            body = b""
+        if self.unread:
+            await self.send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._let_finish()
+            body = b""
+        await self.send({"type": "http.response.body", "body": body})
 
     async def refuse(self, error: HelmrError) -> None:
         """Send an error as a problem document."""
         status, body, headers = problem(error, self.request_id)
         await self.reply(status, body, PROBLEM_JSON, *headers)
+
+    async def _let_finish(self) -> None:
+        """Take the rest of the body, for a while, and forget it.
+
+        To close on a client that still writes would reset the connection, and the client might never see the reply that was sent.
+        """
+        if any(name == b"expect" for name, _ in self.scope["headers"]):
+            return  # it waited for leave, and has the reply instead
+        left = LINGER_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while left > 0:
+                    message = await self.receive()
+                    if message["type"] != "http.request" or not message.get("more_body"):
+                        return
+                    left -= len(message.get("body", b""))
 
     def _check_declared(self, limit: int) -> None:
         text = self.header.get(b"content-length")
