@@ -17,9 +17,7 @@ ALTER TABLE environments ADD COLUMN payload_retention_ms bigint CHECK (payload_r
 ALTER TABLE sessions ADD COLUMN payload_expired_at timestamptz, ADD COLUMN expired boolean NOT NULL DEFAULT false;
 CREATE INDEX sessions_to_expire ON sessions (environment_id, closed_at) WHERE status = 'closed' AND payload_expired_at IS NULL;
 CREATE INDEX sessions_expiring ON sessions (id) WHERE payload_expired_at IS NOT NULL AND NOT expired;
-ALTER TABLE messages ADD COLUMN payload_expired_at timestamptz;
 CREATE INDEX messages_by_turn ON messages (turn_id);
-ALTER TABLE questions ADD COLUMN payload_expired_at timestamptz;
 
 -- Old receipts are found by age; rows come in the order of time, so that a few bytes a page do.
 CREATE INDEX idempotency_by_age ON idempotency USING brin (created_at);
