@@ -29,20 +29,15 @@ def bounded() -> Callable[[], AbstractAsyncContextManager[object]]:
 
 
 @pytest.fixture(scope="session")
-def database_server() -> Iterator[DatabaseServer]:
-    """The PostgreSQL that all tests share; started when the first test wants it."""
-    from helmr.testing.database import DatabaseServer
-
-    with DatabaseServer() as server:
-        yield server
+def database_server(helmr_database_server: DatabaseServer) -> DatabaseServer:
+    """The plugin's own, by the name that our tests have for it."""
+    return helmr_database_server
 
 
 @pytest.fixture
-def database(database_server: DatabaseServer) -> Iterator[str]:
+def database(helmr_database: str) -> str:
     """The address of a migrated database for this test alone."""
-    dsn = database_server.clone()
-    yield dsn
-    database_server.drop(dsn)
+    return helmr_database
 
 
 @pytest.fixture

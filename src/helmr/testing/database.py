@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +22,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from helmr.control.store.migrate import load, migrate
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.protocol.errors import FolderUnusable
+from helmr.testing.clock import INSTALL, SEARCH_PATH
 
 _SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300", "autovacuum": "off"}
 _BUILDING = 0x48454C10
@@ -34,6 +36,7 @@ class DatabaseServer:
         self._postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder / "postgres", settings=_SETTINGS))
         self._numbers = itertools.count(1)
         self._users = -1
+        self._known: set[str] = set()
         self._portal: BlockingPortal
         self._admin: asyncpg.Connection[asyncpg.Record]
 
@@ -51,9 +54,9 @@ class DatabaseServer:
         self._loop.__exit__(None, None, None)
         os.close(self._users)
 
-    def clone(self) -> str:
-        """A new database, migrated to this version."""
-        return self._portal.call(self._create, self._template)
+    def clone(self, *, clock: bool = False) -> str:
+        """A new database, migrated to this version; with `clock`, one whose time a test can move."""
+        return self._portal.call(self._clone, clock)
 
     def empty(self) -> str:
         """A new database without any migration."""
@@ -61,7 +64,7 @@ class DatabaseServer:
 
     def drop(self, dsn: str) -> None:
         """Remove a database of `clone` or `empty`; connections to it are cut."""
-        self._portal.call(self._drop, dsn.partition("?")[0].rpartition("/")[2])
+        self._portal.call(self._drop, _name(dsn))
 
     def _make_folder(self) -> None:
         try:
@@ -85,6 +88,13 @@ class DatabaseServer:
             return
         await self._postgres.stop()
 
+    async def _clone(self, clock: bool) -> str:
+        if not clock:
+            return await self._create(self._template)
+        dsn = await self._create(await self._clock_template())
+        await self._admin.execute(f"ALTER DATABASE {_name(dsn)} SET search_path TO {SEARCH_PATH}")
+        return dsn
+
     async def _create(self, template: str) -> str:
         name = f"test_{os.getpid()}_{next(self._numbers)}"
         await self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
@@ -94,19 +104,42 @@ class DatabaseServer:
         await self._admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     async def _make_template(self) -> str:
-        """The template of these migrations: made aside under a lock, then renamed, so that nobody clones half of it."""
+        """The template of these migrations."""
         migrations = load()
-        digest = hashlib.sha256("".join(f"{migration} {migration.digest}\n" for migration in migrations).encode()).hexdigest()
-        name = f"template_{digest[:16]}"
+        content = "".join(f"{migration} {migration.digest}\n" for migration in migrations)
+
+        async def fill(dsn: str) -> None:
+            await migrate(dsn, migrations)
+
+        return await self._made("template", content, "template0", fill)
+
+    async def _clock_template(self) -> str:
+        """The same, with a clock: made when the first test wants one."""
+
+        async def fill(dsn: str) -> None:
+            connection = await asyncpg.connect(dsn)
+            try:
+                await connection.execute(INSTALL)
+            finally:
+                await connection.close()
+
+        return await self._made("moving", self._template + INSTALL, self._template, fill)
+
+    async def _made(self, kind: str, content: str, base: str, fill: Callable[[str], Awaitable[None]]) -> str:
+        """A database that is named by what is in it: made aside under a lock, then renamed, so that nobody clones half of it."""
+        name = f"{kind}_{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+        if name in self._known:
+            return name
         await self._admin.execute(f"SELECT pg_advisory_lock({_BUILDING})")
         try:
             if await self._admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name) is None:
                 await self._admin.execute("DROP DATABASE IF EXISTS template_building WITH (FORCE)")
-                await self._admin.execute("CREATE DATABASE template_building TEMPLATE template0")
-                await migrate(self._postgres.dsn("template_building"), migrations)
+                await self._admin.execute(f"CREATE DATABASE template_building TEMPLATE {base}")
+                await fill(self._postgres.dsn("template_building"))
                 await self._admin.execute(f"ALTER DATABASE template_building RENAME TO {name}")
         finally:
             await self._admin.execute(f"SELECT pg_advisory_unlock({_BUILDING})")
+        self._known.add(name)
         return name
 
     async def _drop_leftovers(self) -> None:
@@ -115,6 +148,10 @@ class DatabaseServer:
         for row in rows:
             if not _is_alive(int(row["datname"].split("_")[1])):
                 await self._drop(row["datname"])
+
+
+def _name(dsn: str) -> str:
+    return dsn.partition("?")[0].rpartition("/")[2]
 
 
 def _is_alive(pid: int) -> bool:

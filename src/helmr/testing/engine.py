@@ -1,0 +1,152 @@
+"""What a runtime is made of, and how its parts are started, broken and ended. All methods block; they are for the test's thread."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from helmr.testing.clock import Clock, move
+from helmr.testing.database import DatabaseServer
+from helmr.testing.deployment import Shelf, Source, deploy
+from helmr.testing.faults import Faults
+from helmr.testing.host import ThreadHost
+from helmr.testing.person import Person
+from helmr.testing.plane import API_KEY, WORKER_CREDENTIAL, PlaneThread
+
+
+class Engine:
+    """One control plane, one host, one person, on a database of their own."""
+
+    def __init__(self, databases: DatabaseServer) -> None:
+        self._databases = databases
+        self._dsn = ""
+        self._folder = Path()
+        self._ahead = 0.0
+        self._shelf = Shelf()
+        self._succession: threading.Thread | None = None
+        self._configured = False
+        self._plane: PlaneThread | None = None
+        self._host: ThreadHost | None = None
+        self.person = Person(lambda: self.url, API_KEY)
+        self.faults = Faults(self._crash)
+        self.clock = Clock(self._advance)
+
+    @property
+    def url(self) -> str:
+        return self.plane.url
+
+    @property
+    def plane(self) -> PlaneThread:
+        if self._plane is None:
+            raise RuntimeError("The runtime was not started: use it with `async with` or `with`.")
+        return self._plane
+
+    @property
+    def host(self) -> ThreadHost:
+        assert self._host is not None
+        return self._host
+
+    def start(self, sources: Sequence[Source]) -> None:
+        """Begin, with a first Deployment. Raises what starting it raises; then nothing is left of it."""
+        manifest = self._shelf.add(sources)
+        self._quieten()
+        try:
+            self._dsn = self._databases.clone(clock=True)
+            self._folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
+            self._plane = PlaneThread(self._dsn, self._folder / "blobs")
+            self._plane.start()
+            self._plane.loop.run(deploy(self._plane.server.plane.database, manifest))
+            self._host = ThreadHost(
+                self._plane.url,
+                WORKER_CREDENTIAL,
+                self._folder,
+                load=self._shelf.load,
+                ahead=lambda: self._ahead,
+                on_question=self.person.called,
+            )
+            self._host.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> list[str]:
+        """End everything; what a test must not pass over. Idempotent."""
+        problems = self.faults.stop() + self.person.stop()
+        if self._succession is not None:
+            self._succession.join()
+        if self._host is not None:
+            problems += self._host.stop()
+            self._host = None
+        if self._plane is not None:
+            self._plane.stop()
+            self._plane = None
+        if self._dsn:
+            self._databases.drop(self._dsn)
+            shutil.rmtree(self._folder)
+            self._dsn = ""
+        if self._configured:
+            structlog.reset_defaults()
+            self._configured = False
+        return problems
+
+    def deploy(self, sources: Sequence[Source]) -> str:
+        """Make another Deployment current; its id."""
+        return self.plane.loop.run(deploy(self.plane.server.plane.database, self._shelf.add(sources)))
+
+    def restart(self) -> None:
+        """End the control plane in an orderly way, and start the next."""
+        self.plane.stop()
+        self.plane.start()
+
+    def kill(self) -> None:
+        """Kill the control plane, and start the next."""
+        self.plane.kill()
+        self.plane.start()
+
+    def lose(self, session_id: str, **facts: Any) -> None:
+        """End a Session's process as a crash does. Raises `LookupError` when there is none."""
+        if not self.host.lose(session_id, **facts):
+            raise LookupError(f"The Session {session_id} has no process now.")
+
+    def workspace(self, session_id: str) -> Path:
+        """Raises `LookupError` for a Session that never had a process."""
+        folder = self.host.folder_of(session_id)
+        if folder is None:
+            raise LookupError(f"The Session {session_id} never had a process, so it has no working directory.")
+        return folder
+
+    def _advance(self, seconds: float) -> None:
+        self.plane.loop.run(self._move(seconds))
+        self._ahead += seconds
+        self.clock.ahead = self._ahead
+        self.host.wake()
+
+    async def _move(self, seconds: float) -> None:
+        server = self.plane.server
+        async with server.plane.database.connection() as connection:
+            await move(connection, seconds)
+        await server.attend()
+
+    def _crash(self) -> None:
+        """At a fault point, in the control plane's own thread: a successor is on its way before this one is dead."""
+        plane = self.plane
+
+        def succeed() -> None:
+            plane.dead.wait()
+            plane.start()
+
+        self._succession = threading.Thread(target=succeed, name="helmr-succession", daemon=True)
+        self._succession.start()
+        plane.die()
+
+    def _quieten(self) -> None:
+        """Keep the control plane's logs out of tests that configured none."""
+        if not structlog.is_configured():
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+            self._configured = True

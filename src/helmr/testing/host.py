@@ -1,0 +1,368 @@
+"""A host whose Computers are folders and whose Session processes are threads of the test process.
+
+It speaks with the control plane as a worker does: over the WebSocket of `/v1/workers/link`, with the worker's own conversation (hello,
+leases, reconnecting). Between a Session and the link stands the supervisor's own `guest.scope.Scope`, which keeps each frame until it is
+stored. So a control plane that dies, and a link that breaks, look to a Session as they do on a Computer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from helmr.guest.polling import GuestLoop
+from helmr.guest.scope import Scope
+from helmr.host.worker.conversation import Conversation, LinkLost
+from helmr.host.worker.link_websocket import WebSocketLinks
+from helmr.host.worker.ports import LinkUnavailable
+from helmr.protocol import jsontext
+from helmr.protocol.frames import FrameReader
+from helmr.protocol.ids import new_id
+from helmr.protocol.link import PROTOCOL, Link, control, guest
+from helmr.testing.process import SessionThread
+from helmr.testing.threads import LoopThread
+
+RECONNECT_SECONDS: Final = 0.02
+WELCOME_SECONDS: Final = 10.0
+JOIN_SECONDS: Final = 3.0
+"""How long a Session's thread may take to end with its test."""
+_SIGKILL: Final = 9
+_ASKS: Final = b'"t":"question.ask"'
+
+
+class Session:
+    """One Session process on this host: its thread, its scope, and who it is."""
+
+    def __init__(self, computer: Computer, channel: int, opened: Mapping[str, Any]) -> None:
+        self.computer, self.channel = computer, channel
+        self.id: str = opened["session"]["id"]
+        self.agent: str = opened["attribute"]
+        self.scope: Scope
+        self.thread: SessionThread
+        self.asked: list[int] = []
+        """Ops of the questions that are on their way to the database."""
+        self.report: dict[str, Any] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.report is None
+
+
+class Computer:
+    """A folder. It is the `Upward` of its Sessions' scopes."""
+
+    def __init__(self, host: ThreadHost, id: str, folder: Path) -> None:
+        self.id, self.folder = id, folder
+        self.fence = 0
+        self.slot: int | None = None
+        self.sessions: dict[int, Session] = {}
+        self._host = host
+
+    @property
+    def live(self) -> bool:
+        return self.slot is not None and self._host.link is not None
+
+    @property
+    def congested(self) -> bool:
+        return False
+
+    def send(self, data: bytes) -> None:
+        link = self._host.link
+        if link is not None and self.slot is not None:
+            self._host.heard(self, data)
+            link.send(guest(self.slot, data))
+
+
+class ThreadHost:
+    """The `Duties` of a worker's conversation. `start` and `stop` are for the test's thread; everything else happens in the host's loop.
+
+    `on_question(session)` is called when a question of a Session is stored.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credential: str,
+        folder: Path,
+        *,
+        load: Callable[[str, str, str], Any],
+        ahead: Callable[[], float],
+        on_question: Callable[[], None],
+    ) -> None:
+        self._url, self._credential, self._folder = url, credential, folder
+        self._load, self._ahead, self._on_question = load, ahead, on_question
+        self._id = new_id()
+        self._computers: dict[str, Computer] = {}
+        self._conversation: Conversation | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._welcomed = threading.Event()
+        self._ended: list[Session] = []
+        self.link: Link | None = None
+        self.draining = False
+        self.loop = LoopThread("helmr-host", GuestLoop())
+
+    def start(self) -> None:
+        """Connect; returns once the control plane has taken this host in. Raises `TimeoutError`."""
+        self.loop.run(self._begin())
+        if not self._welcomed.wait(WELCOME_SECONDS):
+            raise TimeoutError("The control plane did not take the host in.")
+
+    def stop(self) -> list[str]:
+        """End every Session; what did not end, and where it is."""
+        self.loop.run(self._leave())
+        problems: list[str] = []
+        for session in [*self._ended, *(s for computer in self._computers.values() for s in computer.sessions.values())]:
+            session.thread.kill()
+            session.thread.release()
+            if not session.thread.join(JOIN_SECONDS):
+                problems.append(
+                    f"The handler of {session.agent} (Session {session.id}) still runs: it neither returned nor awaited anything after it "
+                    f"was stopped. It is here:\n{session.thread.stack}"
+                )
+            problems += [
+                f"A task of {session.agent} (Session {session.id}) did not end when it was cancelled: {t}" for t in session.thread.left
+            ]
+        self.loop.close()
+        return problems
+
+    # --- what a test does -------------------------------------------------------------------------------------------------
+
+    def lose(self, session_id: str, **facts: Any) -> bool:
+        """End a Session's process as a crash does; False when there is none."""
+        return self.loop.run(self._lose(session_id, facts))
+
+    async def _lose(self, session_id: str, facts: Mapping[str, Any]) -> bool:
+        session = self._find(session_id)
+        if session is None:
+            return False
+        self._end(session, {"cause": "exited", "signal": _SIGKILL, **facts})
+        return True
+
+    def folder_of(self, session_id: str) -> Path | None:
+        """The working directory of a Session that has run here."""
+        found = [s for c in self._computers.values() for s in c.sessions.values()] + self._ended
+        return next((session.computer.folder for session in found if session.id == session_id), None)
+
+    def disconnect(self) -> None:
+        """Cut the link; a new one is made at once."""
+        self.loop.run(self._cut())
+
+    async def _cut(self) -> None:
+        if self.link is not None:
+            self.link.close("the test cut it")
+        conversation = self._conversation
+        if conversation is not None:
+            conversation.on_closed()
+
+    def wake(self) -> None:
+        """The clock has moved: every Session looks at it."""
+        for computer in list(self._computers.values()):
+            for session in list(computer.sessions.values()):
+                session.thread.wake()
+
+    # --- the link ---------------------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        self._task = asyncio.create_task(self._keep_link(), name="host")
+
+    async def _leave(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def _keep_link(self) -> None:
+        async with aiohttp.ClientSession() as http:
+            links = WebSocketLinks(http, self._url, self._credential)
+            try:
+                while True:
+                    conversation = Conversation(self)
+                    try:
+                        self.link = await links.connect(conversation)
+                        self._conversation = conversation
+                        await conversation.run(self.link, self._hello(), WELCOME_SECONDS, lambda _: self._welcomed.set())
+                    except (LinkUnavailable, LinkLost):
+                        self._detach()
+                    await asyncio.sleep(RECONNECT_SECONDS)  # a server that isn't there gives no event
+            finally:
+                self._detach()
+                await links.stop()
+
+    def _hello(self) -> dict[str, Any]:
+        worker = {"id": self._id, "name": "test", "driver": "thread", "base": "test", "cpu": 100_000.0, "memory": 1 << 50, "version": "0"}
+        computers = [{"computer": c.id, "fence": c.fence, "state": "running"} for c in self._computers.values()]
+        return {"protocol": PROTOCOL, "worker": worker, "computers": computers}
+
+    def _detach(self) -> None:
+        link, self.link, self._conversation = self.link, None, None
+        if link is not None:
+            link.close("the host leaves")
+        for computer in self._computers.values():
+            computer.slot = None
+
+    def _tell(self, kind: str, computer: Computer, **members: Any) -> None:
+        if self.link is not None:
+            self.link.send(control(kind, computer=computer.id, **members))
+
+    # --- Duties -----------------------------------------------------------------------------------------------------------
+
+    def handle(self, kind: str, message: Mapping[str, Any]) -> bool:
+        match kind:
+            case "computer.start":
+                self._start_computer(message)
+            case "computer.attach":
+                self._attach(message)
+            case "computer.stop" | "computer.destroy":
+                self._stop_computer(message, destroy=kind == "computer.destroy")
+            case "session.start":
+                self._start_session(message)
+            case "session.kill":
+                self._kill(message)
+            case "session.forget":
+                self._forget(message)
+            case "image.build":
+                if self.link is not None:
+                    self.link.send(control("image.built", request=message["request"], layers=[]))
+            case _:
+                return False
+        return True
+
+    def frames(self, slot: int, frames: bytes) -> None:
+        computer = next((computer for computer in self._computers.values() if computer.slot == slot), None)
+        if computer is None:
+            return
+        touched: dict[int, Session] = {}
+        for channel, op, payload in FrameReader().feed(frames):
+            session = computer.sessions.get(channel)
+            if session is not None:
+                session.scope.forward(op, payload)
+                touched[channel] = session
+                self._stored(session, op)
+        for session in touched.values():
+            session.scope.flush()
+
+    def leased(self, computers: list[str], seconds: float) -> None:
+        """Nothing here ends with its lease."""
+
+    def drained(self) -> None:
+        """Sessions are never stopped by a full link here: `congested` is always False."""
+
+    # --- questions --------------------------------------------------------------------------------------------------------
+
+    def heard(self, computer: Computer, frames: bytes) -> None:
+        """Take note of the questions among frames that go up."""
+        if _ASKS in frames:
+            for channel, op, payload in FrameReader().feed(frames):
+                if _ASKS in payload and channel in computer.sessions:
+                    computer.sessions[channel].asked.append(op)
+
+    def _stored(self, session: Session, op: int) -> None:
+        if session.asked and session.asked[0] <= op:
+            session.asked = [asked for asked in session.asked if asked > op]
+            self._on_question()
+
+    # --- Computers --------------------------------------------------------------------------------------------------------
+
+    def _start_computer(self, message: Mapping[str, Any]) -> None:
+        id = message["computer"]
+        if id not in self._computers:
+            folder = self._folder / id
+            folder.mkdir()
+            self._computers[id] = Computer(self, id, folder)
+        computer = self._computers[id]
+        computer.fence = message["fence"]
+        self._tell("computer.state", computer, fence=computer.fence, state="running")
+
+    def _attach(self, message: Mapping[str, Any]) -> None:
+        computer = self._computers[message["computer"]]
+        computer.fence, computer.slot = message["fence"], message["slot"]
+        channels = {str(number): {"alive": session.alive} for number, session in computer.sessions.items()}
+        self._tell("computer.attached", computer, slot=computer.slot, channels=channels)
+        for number, session in computer.sessions.items():
+            session.scope.acknowledge(int(message["acked"].get(str(number), 0)))
+            if kept := session.scope.kept():
+                computer.send(kept)
+            if session.report is not None:
+                self._tell("session.exited", computer, **session.report)
+            else:
+                session.scope.remind()
+                session.scope.resume()
+
+    def _stop_computer(self, message: Mapping[str, Any], *, destroy: bool) -> None:
+        computer = self._computers.pop(message["computer"], None)
+        if computer is None:
+            return
+        for session in list(computer.sessions.values()):
+            self._end(session, {"cause": "killed"})
+            self._drop(session)
+        if destroy:
+            shutil.rmtree(computer.folder)
+        self._tell("computer.state", computer, fence=message["fence"], state="gone", reason="destroyed" if destroy else "stopped")
+
+    # --- Sessions ---------------------------------------------------------------------------------------------------------
+
+    def _start_session(self, message: Mapping[str, Any]) -> None:
+        computer, channel = self._computers[message["computer"]], int(message["channel"])
+        if channel in computer.sessions:
+            return
+        opened = {**message["open"], "bundle": message["bundle"]}
+        session = computer.sessions[channel] = Session(computer, channel, opened)
+        ours, theirs = socket.socketpair()
+        session.scope = Scope(
+            channel,
+            ours,
+            {},
+            computer,
+            on_log=lambda stream, text: True,
+            on_broken=lambda why: self._end(session, {"cause": "killed", "message": why}),
+            on_finished=lambda: self._report(session),
+        )
+        session.scope.begin(b"", jsontext.dumps({"t": "session.open", **opened}))
+        session.thread = SessionThread(
+            f"helmr-session-{session.agent}",
+            theirs,
+            load=self._load,
+            ahead=self._ahead,
+            folder=computer.folder,
+            on_exit=lambda code: self.loop.post(self._end, session, {"cause": "exited", "code": code}),
+        )
+        self._tell("session.started", computer, channel=channel, pid=0)
+
+    def _kill(self, message: Mapping[str, Any]) -> None:
+        computer = self._computers.get(message["computer"])
+        session = computer.sessions.get(int(message["channel"])) if computer is not None else None
+        if session is not None:
+            self._end(session, {"cause": "killed", "signal": _SIGKILL})
+        elif computer is not None:
+            self._tell("session.exited", computer, channel=message["channel"], cause="killed", ended=0, seconds=0.0)
+
+    def _end(self, session: Session, how: dict[str, Any]) -> None:
+        """A process is over: by itself, or it is killed now. What it said before is read to its end, then it is reported."""
+        if session.scope.exit is None:
+            session.thread.kill()
+            session.scope.ended(how)
+
+    def _report(self, session: Session) -> None:
+        session.report = {"channel": session.channel, "ended": 1, "seconds": 0.0, **(session.scope.exit or {})}
+        self._tell("session.exited", session.computer, **session.report)
+
+    def _forget(self, message: Mapping[str, Any]) -> None:
+        computer = self._computers.get(message["computer"])
+        session = computer.sessions.get(int(message["channel"])) if computer is not None else None
+        if session is not None and session.report is not None:
+            self._drop(session)
+
+    def _drop(self, session: Session) -> None:
+        session.scope.forget()
+        session.computer.sessions.pop(session.channel, None)
+        self._ended.append(session)
+
+    def _find(self, session_id: str) -> Session | None:
+        alive = (s for c in self._computers.values() for s in c.sessions.values() if s.id == session_id and s.alive)
+        return next(alive, None)
