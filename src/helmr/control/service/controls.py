@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from helmr.control.domain.delegation import may_release
-from helmr.control.domain.trees import Change, decide_cancel, decide_close, decide_finish, decide_interrupt, hold_reaches
+from helmr.control.domain.trees import Change, decide_cancel, decide_close, decide_finish, decide_interrupt, hold_reaches, subtree
 from helmr.control.service import render, stops
 from helmr.control.service.authority import session_of
 from helmr.control.service.core import Core, Effects, record, retry_of
@@ -98,7 +98,7 @@ class Controls:
         return await self._end(principal, session_id, idempotency_key, "cancel")
 
     async def close_idle(self, session_id: str) -> bool:
-        """Close a root Session whose tree is idle for its period, derived again under the locks [S21]. False when it isn't any more."""
+        """Close a Session that is idle with all it owns for its period, derived again under the locks [S21]. False when it isn't any more."""
 
         async def work(connection: Connection, effects: Effects) -> bool:
             row = await sessions.session_row(connection, id=session_id)
@@ -220,7 +220,8 @@ class Controls:
 
     async def _idle_over(self, connection: Connection, rows: Mapping[Any, Any], target: Any) -> bool:
         session = rows[target]
-        owned = [row for row in rows.values() if row["status"] != "closed"]
+        tree = [rows[node.id] for node in subtree([stops.node_of(row) for row in rows.values()], target)]
+        owned = [row for row in tree if row["status"] != "closed"]
         if any(row["idle_at"] is None for row in owned):
             return False
         since = max(row["idle_at"] for row in owned)

@@ -119,18 +119,35 @@ SELECT session_id, id, status FROM turns WHERE session_id = ANY (:ids::uuid[]) A
 
 -- name: latest_idle_below(ids)
 -- For each Session: whether a not-closed owned descendant is busy, and the latest idle instant of those that aren't [S21].
-WITH RECURSIVE down (top, id, idle_at) AS (
-    SELECT parent_session_id, id, idle_at FROM sessions WHERE parent_session_id = ANY (:ids::uuid[]) AND status <> 'closed'
+WITH RECURSIVE down (top, root, id, depth, idle_at) AS (
+    SELECT s.id, s.root_session_id, c.id, c.depth, c.idle_at
+    FROM sessions s JOIN sessions c
+        ON c.root_session_id = s.root_session_id AND c.depth = s.depth + 1 AND c.parent_session_id = s.id AND c.status <> 'closed'
+    WHERE s.id = ANY (:ids::uuid[])
     UNION ALL
-    SELECT down.top, s.id, s.idle_at FROM down JOIN sessions s ON s.parent_session_id = down.id AND s.status <> 'closed'
+    SELECT down.top, down.root, c.id, c.depth, c.idle_at
+    FROM down JOIN sessions c
+        ON c.root_session_id = down.root AND c.depth = down.depth + 1 AND c.parent_session_id = down.id AND c.status <> 'closed'
 )
 SELECT top, bool_or(idle_at IS NULL) AS busy, max(idle_at) AS idle_at, count(*) AS unclosed FROM down GROUP BY top;
 
 -- name: idle_candidates(count)
--- Open Sessions whose own idle period is over; the tree is derived again under its lock before anything is closed.
-SELECT id FROM sessions
-WHERE status = 'open' AND close_after_idle_ms IS NOT NULL AND parent_session_id IS NULL
-    AND idle_at + close_after_idle_ms * interval '1 millisecond' <= clock_timestamp()
+-- Open Sessions, owned ones too, that are idle with all they own for their period [S21]; derived again under the tree's lock before anything
+-- is closed. What others keep awake isn't given, so that it never hides what can be closed.
+SELECT s.id
+FROM sessions s CROSS JOIN LATERAL (
+    WITH RECURSIVE down (id, depth, idle_at) AS (
+        SELECT s.id, s.depth, s.idle_at
+        UNION ALL
+        SELECT c.id, c.depth, c.idle_at
+        FROM down JOIN sessions c
+            ON c.root_session_id = s.root_session_id AND c.depth = down.depth + 1 AND c.parent_session_id = down.id AND c.status <> 'closed'
+    )
+    SELECT bool_and(idle_at IS NOT NULL) AS idle, max(idle_at) AS since FROM down
+) tree
+WHERE s.status = 'open' AND s.close_after_idle_ms IS NOT NULL
+    AND s.idle_at + s.close_after_idle_ms * interval '1 millisecond' <= clock_timestamp()
+    AND tree.idle AND tree.since + s.close_after_idle_ms * interval '1 millisecond' <= clock_timestamp()
 LIMIT :count;
 
 -- name: deadlines_due(count)
@@ -141,8 +158,14 @@ SELECT id FROM sessions WHERE deadline_at IS NOT NULL AND deadline_at <= clock_t
 SELECT id FROM sessions WHERE stop_at IS NOT NULL AND stop_at + :seconds * interval '1 second' <= clock_timestamp() ORDER BY stop_at LIMIT :count;
 
 -- name: closings_done(count)
-SELECT id, root_session_id FROM sessions
-WHERE status = 'closing' AND running_turn IS NULL AND (claimed_turn + 1 >= next_turn OR held > 0) LIMIT :count;
+-- Closing Sessions that have nothing left, or only what a hold blocks, and own nothing that isn't closed [S18].
+SELECT s.id, s.root_session_id FROM sessions s
+WHERE s.status = 'closing' AND s.running_turn IS NULL AND (s.claimed_turn + 1 >= s.next_turn OR s.held > 0)
+    AND NOT EXISTS (
+        SELECT FROM sessions c
+        WHERE c.root_session_id = s.root_session_id AND c.depth = s.depth + 1 AND c.parent_session_id = s.id AND c.status <> 'closed'
+    )
+LIMIT :count;
 
 -- name: forgive(id)!
 -- A person looked at a process that failed three times: it may be tried again, three times.
