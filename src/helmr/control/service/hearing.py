@@ -30,6 +30,7 @@ from helmr.protocol.limits import TURN_OUTPUT_BYTES
 
 _HOT: Final = frozenset({"turn.output", "turn.settled"})
 _MOST_OPS: Final = (1 << 53) - 1
+_AWAY_SECONDS: Final = 0.25
 
 log = structlog.get_logger("helmr.hearing")
 
@@ -178,8 +179,15 @@ class Hearing:
             entries = await stops.tie_up(connection, session)
             if entries:
                 await record(connection, effects, item.session_id, entries)
+            # It settles: a message that came before the settlement would only be rejected by it [S7].
+            await sessions.set_accepting(connection, id=item.session_id, accepting=False, last_op=0)
 
-        await self._core.write("tie_up", work)
+        while True:
+            try:
+                await self._core.write("tie_up", work)
+                break
+            except DatabaseUnavailable:
+                await asyncio.sleep(_AWAY_SECONDS)  # the settlement is said once: until it is stored nobody repeats it
         self._core.batcher.add(item, lambda flushed: self._settled(guest, item, flushed))
 
     def after_all(self, guest: Guest, work: Callable[[], Awaitable[None]]) -> None:
@@ -221,7 +229,7 @@ class Hearing:
             except frames_up.FrameRefused:
                 raise
             except DatabaseUnavailable:
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(_AWAY_SECONDS)
         guest.stored = max(guest.stored, op)
         guest.ack_now()
         if verdict == "init_failed":
@@ -230,7 +238,7 @@ class Hearing:
             await self._processes.ended(guest.session_id, guest.number, "init_failed", message=message)
             self._roster.kill(guest.seat.computer_id, guest.number, "init_failed")
         elif verdict == "undrained":
-            await self._telling.force_stop(guest.session_id)
+            await self._telling.force_stop(guest.session_id, frame.turn or guest.turn_id or "")
 
     def _refuse(self, guest: Guest, reason: str) -> None:
         """End a process that broke the protocol; its end is reported like any loss."""

@@ -72,17 +72,20 @@ class Processes:
         *,
         facts: dict[str, Any] | None = None,
         message: str | None = None,
-    ) -> None:
-        """The process of that epoch and all that descended from it are gone [S14]. A repeated report changes nothing."""
+    ) -> bool:
+        """The process of that epoch and all that descended from it are gone [S14]. A repeated report changes nothing: False then, and when
+        an `init_timeout` finds that `init` is over or has time."""
 
-        async def work(connection: Connection, effects: Effects) -> None:
+        async def work(connection: Connection, effects: Effects) -> bool:
             row = await sessions.session_row(connection, id=session_id)
             if row is None:
-                return
+                return False
             rows = await stops.lock_tree(connection, row["root_session_id"])
             session = rows[row["id"]]
             if session["channel"] != channel or session["process"] == "none":
-                return
+                return False
+            if end == "init_timeout" and not (session["process"] == "starting" and await processes.init_over(connection, id=session_id)):
+                return False
             told = session["process"] == "ending"
             starting = session["process"] == "starting"
             kind: End = "asked" if told and end == "process_lost" else end
@@ -105,12 +108,13 @@ class Processes:
             effects.places.add(session_id)
             if session["status"] == "closing":
                 effects.finishes.add(str(session["root_session_id"]))
+            return True
 
-        await self._core.write("process_ended", work)
+        return await self._core.write("process_ended", work)
 
-    async def force_stop(self, session_id: str) -> tuple[str, int] | None:
-        """The cleanup time of a stop mark is over, or its cleanup failed: settle the Turn under its mark, hold the Session, end the process
-        tree [S11], [S13]. Returns the Computer and the channel to kill; None when the Turn has settled by itself."""
+    async def force_stop(self, session_id: str, turn_id: str) -> tuple[str, int] | None:
+        """The cleanup time of this Turn's stop mark is over, or its cleanup failed: settle it under its mark, hold the Session, end the
+        process tree [S11], [S13]. Returns the Computer and the channel to kill; None when the Turn has settled by itself."""
 
         async def work(connection: Connection, effects: Effects) -> tuple[str, int] | None:
             row = await sessions.session_row(connection, id=session_id)
@@ -118,7 +122,7 @@ class Processes:
                 return None
             rows = await stops.lock_tree(connection, row["root_session_id"])
             session = rows[row["id"]]
-            if session["running_turn"] is None or session["stop_cause"] is None:
+            if str(session["running_turn"]) != turn_id or session["stop_cause"] is None:
                 return None
             after = after_end("cleanup_failed", session["strikes"])
             await stops.settle_lost(connection, effects, session, strikes=session["strikes"], code=after.error_code)

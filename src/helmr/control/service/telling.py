@@ -73,22 +73,24 @@ class Telling:
         guest.send(b"".join((head.encode(), turn.source or b"{}", b'},"input":', turn.input or b"null", b"}")))
 
     async def init_overdue(self, session_id: str) -> None:
-        """`init` ran beyond its limit: a failed start [S9]."""
+        """`init` ran beyond its limit: a failed start, unless it ended just now [S9]."""
         guest = self._roster.guest_of(session_id)
-        if guest is not None:
+        if guest is None:
+            return
+        message = "`init` did not end within its time limit."
+        if await self._processes.ended(session_id, guest.number, "init_timeout", message=message):
             self._roster.kill(guest.seat.computer_id, guest.number, "init_overdue")
-            await self._processes.ended(session_id, guest.number, "init_timeout", message="`init` did not end within its time limit.")
 
-    async def force_stop(self, session_id: str) -> None:
-        """The cleanup time of a stop mark is over, or its cleanup failed: settle and end the process tree [S13]."""
-        found = await self._processes.force_stop(session_id)
+    async def force_stop(self, session_id: str, turn_id: str) -> None:
+        """The cleanup time of the Turn's stop mark is over, or its cleanup failed: settle and end the process tree [S13]."""
+        found = await self._processes.force_stop(session_id, turn_id)
         if found is not None:
             self._roster.kill(*found, "cleanup_failed")
 
     def _force_later(self, session_id: str, turn_id: str) -> None:
         guest = self._roster.guest_of(session_id)
         if guest is not None and guest.turn_id == turn_id:
-            self._background.start(self.force_stop(session_id), "force_stop")
+            self._background.start(self.force_stop(session_id, turn_id), "force_stop")
 
     def _kill_unless_gone(self, session_id: str, computer_id: str, channel: int) -> None:
         guest = self._roster.guest_of(session_id)

@@ -32,7 +32,7 @@ class Overdue:
         for row in inits:
             await plane.dispatcher.telling.init_overdue(str(row["id"]))
         for row in stops:
-            await plane.dispatcher.telling.force_stop(str(row["id"]))
+            await plane.dispatcher.telling.force_stop(str(row["id"]), str(row["running_turn"]))
         for row in ends:
             plane.dispatcher.roster.kill(str(row["computer_id"]), row["channel"], "end_overdue")
         return False

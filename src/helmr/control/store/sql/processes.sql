@@ -36,6 +36,9 @@ SELECT id FROM sessions WHERE wanting AND computer_id = :computer_id AND (retry_
 -- name: inits_overdue(count)
 SELECT id FROM sessions WHERE init_deadline_at IS NOT NULL AND init_deadline_at <= clock_timestamp() LIMIT :count;
 
+-- name: init_over(id)$
+SELECT init_deadline_at <= clock_timestamp() FROM sessions WHERE id = :id;
+
 -- name: ends_overdue(count)
 SELECT id, computer_id, channel FROM sessions WHERE end_deadline_at IS NOT NULL AND end_deadline_at <= clock_timestamp() LIMIT :count;
 

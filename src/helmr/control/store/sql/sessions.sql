@@ -155,7 +155,7 @@ SELECT id FROM sessions WHERE deadline_at IS NOT NULL AND deadline_at <= clock_t
 
 -- name: stops_overdue(seconds, count)
 -- Stop marks whose cleanup time is long over: the handler is stopped by force [S11], [S13].
-SELECT id FROM sessions WHERE stop_at IS NOT NULL AND stop_at + :seconds * interval '1 second' <= clock_timestamp() ORDER BY stop_at LIMIT :count;
+SELECT id, running_turn FROM sessions WHERE stop_at IS NOT NULL AND stop_at + :seconds * interval '1 second' <= clock_timestamp() ORDER BY stop_at LIMIT :count;
 
 -- name: closings_done(count)
 -- Closing Sessions that have nothing left, or only what a hold blocks, and own nothing that isn't closed [S18].
