@@ -27,6 +27,15 @@ def idempotency_option(command: Decorated) -> Decorated:
     return click.option("--idempotency-key", metavar="KEY", help="Repeat with the same key for the same effect, once.")(command)
 
 
+def json_option(name: str, text: str) -> Callable[[Decorated], Decorated]:
+    """An option whose value is JSON: `UNSET` when it is not given, since null is a value."""
+
+    def read(_: click.Context, __: click.Parameter, value: str | None) -> Any:
+        return UNSET if value is None else _json(value, name)
+
+    return click.option(name, metavar="JSON", callback=read, help=text)
+
+
 def follow_options(command: Decorated) -> Decorated:
     """`--follow`, and `--jsonl` and `--timeout` for it."""
     limit = "With --follow, how long to watch; then exit code 124."

@@ -39,6 +39,12 @@ _AGENT = {
     "get": Entry("helmr.cli.agent:get", "Show an Agent's input and policy."),
 }
 
+_QUESTION = {
+    "list": Entry("helmr.cli.question:list_", "List what waits for an answer."),
+    "get": Entry("helmr.cli.question:get", "Show a question, and its answer once there is one."),
+    "answer": Entry("helmr.cli.question:answer", "Answer a question; the first answer stands."),
+}
+
 _DEPLOYMENT = {
     "list": Entry("helmr.cli.deployment:list_", "List Deployments."),
     "get": Entry("helmr.cli.deployment:get", "Show a Deployment, or the current one."),
@@ -52,6 +58,7 @@ _ROOT = {
     "deploy": Entry("helmr.cli.deployment:deploy", "Publish a project."),
     "agent": Entry("helmr.cli.main:agent", "What a Deployment publishes."),
     "session": Entry("helmr.cli.main:session", "Conversations with Agents."),
+    "question": Entry("helmr.cli.main:question", "What Sessions ask people."),
     "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
     "worker": Entry("helmr.cli.local:worker", "Run a worker on this host."),
@@ -64,6 +71,7 @@ _ROOT = {
 turn = LazyGroup("turn", entries=_TURN, help="One Turn of a Session.")
 session = LazyGroup("session", entries=_SESSION, help="Conversations with Agents.")
 agent = LazyGroup("agent", entries=_AGENT, help="What a Deployment publishes.")
+question = LazyGroup("question", entries=_QUESTION, help="What Sessions ask people.")
 deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")
 
 

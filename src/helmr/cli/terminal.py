@@ -99,6 +99,12 @@ class Output:
             text = click.style(text, dim=True) if self._colour else text
         print(text, file=sys.stderr, flush=True)
 
+    def prompt(self, text: str) -> None:
+        """What a person is asked, and where they type, on standard error; without a line end of its own."""
+        self.fresh_line_on_terminal()
+        sys.stderr.write(_for(sys.stderr, text))
+        sys.stderr.flush()
+
     def fresh_line_on_terminal(self) -> None:
         """When both streams share a terminal, a note begins on a line of its own; on a pipe the exact text is left alone."""
         if sys.stdout.isatty():

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from helmr.cli.exits import DONE, NOT_COMPLETED, TIMED_OUT
+from helmr.cli.prompting import people
 from helmr.cli.terminal import Output
 from helmr.protocol.content import Content, as_text
 from helmr.protocol.duration import duration_ms
@@ -102,14 +103,17 @@ def _is_text(part: object) -> bool:
 
 
 async def _show(session: SessionRef[Any, Any], output: Output, *, turn_id: str | None, jsonl: bool, after: int = 0) -> None:
-    async with session.events.stream(after=after) as events:
+    async with people(session, output) as asker, session.events.stream(after=after) as events:
         async for event in events:
             if turn_id is not None and event.turn_id != turn_id and not _concerns_all(event):
                 continue
             if jsonl:
                 output.object(event)
+            elif event.kind.startswith("question."):
+                asker.saw(event)
             elif not output.as_json:
-                show_event(event, output)
+                with asker.aside():
+                    show_event(event, output)
             if event.turn_id == turn_id and event.kind in ENDS:
                 return
 

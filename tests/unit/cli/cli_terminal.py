@@ -1,0 +1,82 @@
+"""The `helmr` command at a pseudo-terminal that is its own, and a person at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import sys
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+
+class Terminal:
+    """What a person sees and types."""
+
+    def __init__(self, ours: int, process: asyncio.subprocess.Process) -> None:
+        self._ours = ours
+        self.process = process
+        self.seen = ""
+        self._grown = asyncio.Event()
+        asyncio.get_running_loop().add_reader(ours, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:  # its other end is closed
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._ours)
+        self.seen += data.decode(errors="replace")
+        self._grown.set()
+
+    async def until(self, text: str, count: int = 1) -> None:
+        """Wait until `text` was seen so often."""
+        try:
+            async with asyncio.timeout(20):
+                while self.seen.count(text) < count:
+                    self._grown.clear()
+                    await self._grown.wait()
+        except TimeoutError:
+            raise AssertionError(f"{text!r} never came; seen:\n{self.seen}") from None
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(20):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def at_terminal(home: Path, url: str, *arguments: str, key: str = "key", stdout: int | None = None) -> AsyncIterator[Terminal]:
+    """Run the command in a session of its own, of which the terminal is the controlling one; killed if it is still there at the end."""
+    ours, theirs = pty.openpty()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("HELMR_", "XDG_"))}
+    environ |= {"HOME": str(home), "HELMR_API_URL": url, "HELMR_API_KEY": key, "NO_COLOR": "1"}
+
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-W", "error", "-m", "helmr.cli", *arguments],
+        env=environ,
+        stdin=theirs,
+        stdout=theirs if stdout is None else stdout,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    )
+    os.close(theirs)
+    terminal = Terminal(ours, process)
+    try:
+        yield terminal
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        asyncio.get_running_loop().remove_reader(ours)
+        os.close(ours)
