@@ -54,6 +54,8 @@ from helmr.control.upkeep.linked import Linked
 from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
+from helmr.control.upkeep.receipts import OldReceipts
+from helmr.control.upkeep.retention import PayloadExpiry
 from helmr.logs import LEVELS, write_logs
 from helmr.objects import FolderStore
 from helmr.protocol.duration import retention_ms
@@ -61,7 +63,7 @@ from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable, Inv
 from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
-LED: Final = (Closings, Deadlines, IdleClose, LostWorkers, Placement)
+LED: Final = (Closings, Deadlines, IdleClose, LostWorkers, OldReceipts, PayloadExpiry, Placement)
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, Overdue)
 """Duties that every control plane has for its own links."""

@@ -31,6 +31,7 @@ _SESSION = {
     "resume": Entry("helmr.cli.controls:resume", "Release one hold."),
     "close": Entry("helmr.cli.controls:close", "Close when the work is done."),
     "cancel": Entry("helmr.cli.controls:cancel", "Cancel all work and close now."),
+    "delete-data": Entry("helmr.cli.controls:delete_data", "Expire what was said in a closed Session."),
     "turn": Entry("helmr.cli.main:turn", "One Turn of a Session."),
 }
 

@@ -16,12 +16,14 @@ from helmr.protocol.shapes import (
     EventPage,
     Explanation,
     Session,
+    SessionDataReceipt,
     SessionInterruptReceipt,
     SessionResumeReceipt,
     SessionStatusReceipt,
     TurnPage,
     TurnReceipt,
 )
+from helmr.protocol.unset import UNSET
 
 I_contra = TypeVar("I_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -75,6 +77,14 @@ class SessionRef(Generic[I_contra, R_co]):
     async def cancel(self, *, idempotency_key: str | None = None) -> SessionStatusReceipt:
         """Cancel all running and queued Turns of the owned tree and close it at once [S19]."""
         return read(SessionStatusReceipt, await self._control("/cancel", {}, idempotency_key))
+
+    async def delete_data(self, *, idempotency_key: str | None = None) -> SessionDataReceipt:
+        """Expire what was said in this Session, which must be closed; it can't be undone [S22]. Raises `SessionNotClosed`.
+
+        Inputs, results, responses, messages, questions and answers go, and the timeline; Turns stay with ids, statuses and times.
+        """
+        answer = await self._transport.write(self._path("/data"), UNSET, idempotency_key, method="DELETE")
+        return read(SessionDataReceipt, answer)
 
     async def _control(self, rest: str, body: dict[str, Any], idempotency_key: str | None) -> Any:
         return await self._transport.write(self._path(rest), body, idempotency_key)

@@ -96,9 +96,9 @@ class Transport:
                     raise
             await self.retry.sleep(wait)
 
-    async def write(self, path: str, json: object, idempotency_key: str | None) -> Answer:
-        """POST under the given idempotency key, or under one made for this call alone."""
-        return await self.call("POST", path, json=json, idempotency_key=new_id() if idempotency_key is None else idempotency_key)
+    async def write(self, path: str, json: object, idempotency_key: str | None, *, method: str = "POST") -> Answer:
+        """A write under the given idempotency key, or under one made for this call alone."""
+        return await self.call(method, path, json=json, idempotency_key=new_id() if idempotency_key is None else idempotency_key)
 
     async def open_stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str], silence: float, backoff: Backoff | None = None

@@ -279,6 +279,13 @@ class SessionNotOpen(Conflict):
     code = "session_not_open"
 
 
+class SessionNotClosed(Conflict):
+    """The Session is not closed."""
+
+    code = "session_not_closed"
+    hint = "Close or cancel it first."
+
+
 class NoCurrentDeployment(Conflict):
     """The Environment has no current Deployment."""
 

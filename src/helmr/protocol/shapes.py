@@ -167,6 +167,14 @@ class SessionStatusReceipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDataReceipt:
+    """What was said in the Session is gone, or going, since then [S22]."""
+
+    session_id: SessionId
+    payload_expired_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One record of a Session's timeline [E1]."""
 

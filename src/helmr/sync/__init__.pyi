@@ -28,6 +28,7 @@ from helmr.protocol.shapes import (
     QuestionReceipt,
     QuestionState,
     Session,
+    SessionDataReceipt,
     SessionInterruptReceipt,
     SessionPage,
     SessionResumeReceipt,
@@ -187,6 +188,12 @@ class SessionRef(Generic[I_contra, R_co]):
 
     def cancel(self, *, idempotency_key: str | None = None) -> SessionStatusReceipt:
         """Cancel all running and queued Turns of the owned tree and close it at once [S19]."""
+
+    def delete_data(self, *, idempotency_key: str | None = None) -> SessionDataReceipt:
+        """Expire what was said in this Session, which must be closed; it can't be undone [S22]. Raises `SessionNotClosed`.
+
+        Inputs, results, responses, messages, questions and answers go, and the timeline; Turns stay with ids, statuses and times.
+        """
 
 class SessionTurns(Generic[R_co]):
     """The Turns of one Session."""

@@ -145,7 +145,7 @@ class World:
     open_link: Callable[[str, Any], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        nouns = "principals sessions explanations turns questions controls events agents deployments links blobs health"
+        nouns = "principals sessions explanations turns questions controls events retention agents deployments links blobs health"
         if name in nouns.split():
             return _Service(self, name)
         raise AttributeError(name)

@@ -133,6 +133,12 @@ class Controls(Protocol):
     async def cancel(self, principal: Principal, session_id: str, idempotency_key: str | None) -> Receipt: ...
 
 
+class Retention(Protocol):
+    async def delete_data(self, principal: Principal, session_id: str, idempotency_key: str | None) -> Receipt:
+        """Expire what was said in a closed Session [S22]."""
+        ...
+
+
 class Events(Protocol):
     async def page(self, principal: Principal, session_id: str, after: int, limit: int) -> bytes:
         """The `EventPage` as JSON [E3]."""
@@ -210,6 +216,8 @@ class Services(Protocol):
     def controls(self) -> Controls: ...
     @property
     def events(self) -> Events: ...
+    @property
+    def retention(self) -> Retention: ...
     @property
     def agents(self) -> Agents: ...
     @property

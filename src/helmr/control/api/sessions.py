@@ -1,4 +1,4 @@
-"""Sessions: create, list and look up, read, explain, and the controls. [S1]-[S5], [S16]-[S20], [S23]"""
+"""Sessions: create, list and look up, read, explain, and the controls. [S1]-[S5], [S16]-[S20], [S22], [S23]"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from helmr.protocol.shapes import (
     Explanation,
     Session,
     SessionCreateReceipt,
+    SessionDataReceipt,
     SessionInterruptReceipt,
     SessionPage,
     SessionResumeReceipt,
@@ -82,6 +83,10 @@ async def close(call: Call[Nothing, Nothing]) -> Answer:
 
 async def cancel(call: Call[Nothing, Nothing]) -> Answer:
     return await call.services.controls.cancel(call.principal, call.path["session_id"], call.idempotency_key)
+
+
+async def delete_data(call: Call[Nothing, Nothing]) -> Answer:
+    return await call.services.retention.delete_data(call.principal, call.path["session_id"], call.idempotency_key)
 
 
 SESSION_ROUTES = (
@@ -199,5 +204,17 @@ SESSION_ROUTES = (
         takes="json",
         answer=SessionStatusReceipt,
         write=True,
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/sessions/{session_id}/data",
+        name="delete_session_data",
+        summary="Expire what was said in a closed Session; ids, statuses, times and codes stay",
+        handler=delete_data,
+        tag="Sessions",
+        permission="sessions.cancel",
+        answer=SessionDataReceipt,
+        write=True,
+        errors=(errors.SessionNotClosed,),
     ),
 )

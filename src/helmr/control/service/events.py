@@ -89,6 +89,10 @@ class Events:
             if after < state["retained_after"]:
                 raise CursorExpired(retained_after=state["retained_after"])
             rows: Sequence[Any] = await events.events_after(connection, session_id=session_id, after=after, count=limit + 1)
+            if after < last and (not rows or rows[0]["sequence"] != after + 1):
+                # The timeline has no gaps: what was there a moment ago has expired meanwhile [S22].
+                state = await events.timeline_state(connection, session_id=session_id, environment_id=principal.environment_id)
+                raise CursorExpired(retained_after=state["retained_after"])
         more = len(rows) > limit
         records: list[StoredEvent] = []
         size = 0

@@ -24,6 +24,7 @@ from helmr.control.service.principals import Principals
 from helmr.control.service.processes import Processes
 from helmr.control.service.questions import Questions
 from helmr.control.service.reads import Reads
+from helmr.control.service.retention import Retention
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.turns import Turns
 from helmr.control.store.flush import PostgresFlush
@@ -63,6 +64,7 @@ class ControlPlane:
         self.questions = Questions(core)
         self.controls = Controls(core)
         self.events = Events(core)
+        self.retention = Retention(core)
         self.agents = Agents(core, manifests)
         self.processes = Processes(core, manifests)
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes)

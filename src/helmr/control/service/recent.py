@@ -1,23 +1,28 @@
 """Turns that this control plane admitted or settled lately, so that waiting for one needs no read. DESIGN 7 (W1).
 
-A terminal row is true for ever (I1). Any other is only where waiting starts: whoever answers with it reads the database first.
+A terminal row is true (I1) until its payload expires [S22]; that is noticed, and since a notice may be lost (I6) no row is believed for
+more than a minute. Any other is only where waiting starts: whoever answers with it reads the database first.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Final
 
 _TURNS: Final = 4096
 _BYTES: Final = 16 << 20
 _LARGEST: Final = 64 << 10
+_SECONDS: Final = 60.0
 
 
 class Recent:
     """Rows by Turn id, the least recently touched forgotten first; bounded by count and by bytes of payload."""
 
-    def __init__(self) -> None:
-        self._rows: OrderedDict[str, tuple[int, dict[str, Any]]] = OrderedDict()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rows: OrderedDict[str, tuple[int, float, dict[str, Any]]] = OrderedDict()
         self._of: dict[str, set[str]] = {}
         self._bytes = 0
 
@@ -27,7 +32,7 @@ class Recent:
         size = _size(row)
         if size > _LARGEST:
             return
-        self._rows[turn_id] = (size, row)
+        self._rows[turn_id] = (size, self._clock() + _SECONDS, row)
         self._of.setdefault(str(row["session_id"]), set()).add(turn_id)
         self._bytes += size
         while len(self._rows) > _TURNS or self._bytes > _BYTES:
@@ -35,19 +40,24 @@ class Recent:
 
     def get(self, turn_id: str) -> dict[str, Any] | None:
         found = self._rows.get(turn_id)
-        return None if found is None else found[1]
+        if found is None:
+            return None
+        if found[1] < self._clock():
+            self.forget(turn_id)
+            return None
+        return found[2]
 
     def change(self, turn_id: str, members: dict[str, Any]) -> None:
         """Columns of a remembered row changed."""
         found = self._rows.get(turn_id)
         if found is not None:
-            self.put(turn_id, {**found[1], **members})
+            self.put(turn_id, {**found[2], **members})
 
     def forget(self, turn_id: str) -> None:
         found = self._rows.pop(turn_id, None)
         if found is None:
             return
-        size, row = found
+        size, _, row = found
         self._bytes -= size
         group = self._of[str(row["session_id"])]
         group.discard(turn_id)
