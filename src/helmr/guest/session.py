@@ -26,6 +26,7 @@ from helmr.guest.runtime.threads import in_thread
 from helmr.guest.runtime.turn import TurnRun
 from helmr.protocol import jsontext
 from helmr.protocol.limits import CLEANUP_SECONDS
+from helmr.protocol.states import AbortReason
 
 EXIT_INIT_FAILED: Final = 1
 EXIT_UNDRAINED: Final = 70
@@ -100,7 +101,8 @@ class SessionProcess:
         elif kind == "session.open":
             self._open(frame)
         elif kind == "session.end":
-            self._shut_down(float(frame.get("seconds", CLEANUP_SECONDS)))
+            reason = "cancelled" if frame.get("reason") == "cancelled" else "shutdown"
+            self._shut_down(reason, float(frame.get("seconds", CLEANUP_SECONDS)))
         else:
             print(f"The host sent a frame of an unknown kind, {kind!r}: ignored.", file=sys.stderr, flush=True)
 
@@ -186,18 +188,18 @@ class SessionProcess:
 
     # --- the end ----------------------------------------------------------------------------------------------------------
 
-    def _shut_down(self, seconds: float) -> None:
-        """No Turn comes any more: stop what runs within `seconds`, then end with status 0 [S13]."""
+    def _shut_down(self, reason: AbortReason, seconds: float) -> None:
+        """No Turn comes any more: stop what runs within `seconds`, telling it `reason` [A6], then end with status 0 [S13]."""
         if self._ending:
             return
         self._ending = True
         self._queued.clear()
         if self._context is not None:
-            self._context.shut_down()
+            self._context.shut_down(reason)
         if self._init is not None and not self._init.done():
             self._init.cancel()
         elif self._turn is not None and not self._turn.closed:
-            self._turn.stop("shutdown", seconds)
+            self._turn.stop(reason, seconds)
         else:
             self._end(EXIT_UNDRAINED if self._turn is not None else 0)
 

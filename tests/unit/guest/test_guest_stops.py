@@ -111,13 +111,14 @@ async def test_a_thread_handler_is_refused_after_the_stop(tmp_path: Path) -> Non
         assert host.texts(1) == ["ready"]
 
 
-async def test_the_end_of_a_session_stops_its_turn_and_exits_with_zero(tmp_path: Path) -> None:
-    """[A6] [S13]: shutdown"""
+@pytest.mark.parametrize("reason", ["shutdown", "cancelled"])
+async def test_the_end_of_a_session_stops_its_turn_and_exits_with_zero(tmp_path: Path, reason: str) -> None:
+    """[A6] [S13]: a cancel tells its own reason"""
     async with Host(tmp_path) as host:
         await ready(host, "sleeper")
-        host.say(1, {"t": "session.end", "reason": "shutdown", "seconds": 5})
+        host.say(1, {"t": "session.end", "reason": reason, "seconds": 5})
         assert (await host.settled(1, "t"))["status"] == "stopped"
-        assert "cleaned shutdown" in host.texts(1)
+        assert f"cleaned {reason}" in host.texts(1)
         assert (await host.seen(0, "scope.exited", channel=1))["code"] == 0
 
 

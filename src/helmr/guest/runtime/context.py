@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from helmr.protocol.errors import AuthoringError
+from helmr.protocol.states import AbortReason
 from helmr.sdk.context import (
     AgentContext,
     ComputerIdentity,
@@ -89,9 +90,9 @@ class LiveContext(AgentContext[Any]):
     def keep_awake(self) -> AbstractAsyncContextManager[None]:
         return self._keep_awake()
 
-    def shut_down(self) -> None:
+    def shut_down(self, reason: AbortReason) -> None:
         """Abort the signal: the process ends."""
-        self._controller.abort("shutdown")
+        self._controller.abort(reason)
 
     def initialized(self, result: Any) -> None:
         """Keep what `init` returned."""

@@ -1,0 +1,17 @@
+"""One runtime for each table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.contract.stage import AGENTS, Stage
+
+from helmr.testing import Runtime
+from helmr.testing.database import DatabaseServer
+
+
+@pytest.fixture(scope="module")
+async def stage(anyio_backend: str, helmr_database_server: DatabaseServer) -> AsyncIterator[Stage]:
+    async with Runtime(helmr_database_server, AGENTS) as runtime:
+        yield Stage(runtime)
