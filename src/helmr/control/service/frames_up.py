@@ -8,7 +8,7 @@ import msgspec
 
 from helmr.protocol import jsontext
 from helmr.protocol.errors import HelmrError
-from helmr.protocol.limits import CONTENT_BYTES, CONTENT_PARTS, RESPONSE_BYTES, RESULT_BYTES
+from helmr.protocol.limits import CONTENT_BYTES, CONTENT_PARTS, JSON_DEPTH, RESPONSE_BYTES, RESULT_BYTES
 from helmr.protocol.questions import normalize_question
 
 _ABSENT: Final = msgspec.Raw(b"")
@@ -59,6 +59,7 @@ class _Error(msgspec.Struct):
 _up: Final = msgspec.json.Decoder(Up)
 _content: Final = msgspec.json.Decoder(list[_Text | _Json])
 _error: Final = msgspec.json.Decoder(_Error)
+_encoder: Final = msgspec.json.Encoder()
 
 
 def decode(payload: bytes) -> Up:
@@ -78,14 +79,35 @@ def content(raw: msgspec.Raw, limit: int = CONTENT_BYTES) -> bytes:
         parts = _content.decode(data)
         if len(parts) > CONTENT_PARTS:
             raise FrameRefused(f"content of {len(parts)} parts; at most {CONTENT_PARTS} are allowed")
+        if b"\n" in data or b"\r" in data or _encoder.encode(parts) != data:
+            return _encoded_anew(data, limit)
         for part in parts:
             if isinstance(part, _Json):
-                jsontext.loads(bytes(part.value))
+                _loaded(bytes(part.value))
             elif "\\u" in part.text or b"\\u" in data:
                 part.text.encode("utf-8")
     except (msgspec.MsgspecError, UnicodeError, RecursionError, HelmrError) as error:
         raise FrameRefused(f"content is malformed: {error}") from None
     return data
+
+
+def _loaded(data: bytes) -> Any:
+    """What JSON says, if all who will read it can: no name twice, nested no deeper than ours is. Raises `ContentInvalid`."""
+    value = jsontext.loads(data)
+    if data.count(b"[") + data.count(b"{") > JSON_DEPTH:
+        jsontext.check(value)
+    return value
+
+
+def _encoded_anew(data: bytes, limit: int) -> bytes:
+    """JSON of other spacing, escapes or order as we store it: compact, and above all in one line, since events are lines of a stream.
+
+    Raises `ContentInvalid` and `FrameRefused`.
+    """
+    again = jsontext.dumps(_loaded(data))
+    if len(again) > limit:
+        raise FrameRefused(f"JSON of {len(again)} bytes; at most {limit} are allowed")
+    return again
 
 
 def response(raw: msgspec.Raw) -> bytes | None:
@@ -101,7 +123,9 @@ def result(raw: msgspec.Raw) -> bytes | None:
     if len(data) > RESULT_BYTES:
         raise FrameRefused(f"a result of {len(data)} bytes; at most {RESULT_BYTES} are allowed")
     try:
-        jsontext.loads(data)
+        if b"\n" in data or b"\r" in data:
+            return _encoded_anew(data, RESULT_BYTES)
+        _loaded(data)
     except HelmrError as error:
         raise FrameRefused(f"the result is malformed: {error.detail}") from None
     return data
