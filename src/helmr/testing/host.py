@@ -147,6 +147,9 @@ class ThreadHost:
 
     def folder_of(self, session_id: str) -> Path | None:
         """The working directory of a Session that has run here."""
+        return self.loop.run(self._folder_of(session_id))
+
+    async def _folder_of(self, session_id: str) -> Path | None:
         found = [s for c in self._computers.values() for s in c.sessions.values()] + self._ended
         return next((session.computer.folder for session in found if session.id == session_id), None)
 
@@ -163,8 +166,11 @@ class ThreadHost:
 
     def wake(self) -> None:
         """The clock has moved: every Session looks at it."""
-        for computer in list(self._computers.values()):
-            for session in list(computer.sessions.values()):
+        self.loop.run(self._wake())
+
+    async def _wake(self) -> None:
+        for computer in self._computers.values():
+            for session in computer.sessions.values():
                 session.thread.wake()
 
     # --- the link ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ asked for fails it too. `is_away` leaves the questions to the test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -69,9 +69,9 @@ class Person:
         self._expected.append(_Expected(_name(whom), to, repr(answer), lambda _: text_answer(answer), times))
 
     def chooses(self, whom: Whom, *choices: str, to: Which = None, times: int | None = 1) -> None:
-        """Answer a choice question of `whom` with these choices, by their ids."""
+        """Answer a choice question of `whom` with these choices, by their ids or labels."""
         said = ", ".join(choices)
-        self._expected.append(_Expected(_name(whom), to, f"choice of {said}", lambda question: choice_answer(question, choices), times))
+        self._expected.append(_Expected(_name(whom), to, f"choice of {said}", lambda question: _choice(question, choices), times))
 
     def is_away(self) -> None:
         """Questions stay pending until the test answers them itself, by `client.questions` or `turn.asks`."""
@@ -147,6 +147,12 @@ def prompt_of(question: QuestionState) -> str:
         return ""
     prompt = question.question["prompt"]
     return prompt if isinstance(prompt, str) else "".join(part["text"] for part in prompt if part["type"] == "text")
+
+
+def _choice(question: Question, choices: Sequence[str]) -> Answer:
+    options: Sequence[Mapping[str, object]] = question["answer"].get("options", ())
+    labels = {str(option["label"]): str(option["id"]) for option in options}
+    return choice_answer(question, [labels.get(choice, choice) for choice in choices])
 
 
 def _question(question: QuestionState) -> Question:

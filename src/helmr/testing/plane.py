@@ -23,6 +23,9 @@ WORKER_CREDENTIAL: Final = "hlmr_wk_of-this-test"
 API_KEY: Final = "hlmr_sk_" + "t" * 43
 POOL_SIZE: Final = 4
 
+_dead: Final[list[object]] = []
+"""What was killed, kept as it was: collecting it would close descriptors that are others' by now."""
+
 
 class PlaneThread:
     """One control plane after the other on one database and one port. All methods are for the test's thread."""
@@ -64,6 +67,7 @@ class PlaneThread:
 
     def die(self) -> None:
         """Never return, and let nothing of this control plane go on: for its own thread, at a fault point."""
+        _dead.append((self._server, asyncio.all_tasks()))
         for descriptor in list(self._selector.get_map()):
             if isinstance(descriptor, int):
                 os.close(descriptor)

@@ -50,6 +50,7 @@ class SessionLoop(GuestLoop):
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
         if threading.get_ident() != self._home:
+            self.call_soon_threadsafe(callback, *args, context=context)  # So that nobody waits for ever besides.
             raise RuntimeError(_FOREIGN)
         return super().call_soon(callback, *args, context=context)
 

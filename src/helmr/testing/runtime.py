@@ -25,12 +25,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from helmr import sync
 from helmr.client.client import HelmrClient
 from helmr.client.retry import RetryPolicy
 from helmr.protocol.duration import Duration
+from helmr.protocol.shapes import Event
 from helmr.testing.clock import Clock
 from helmr.testing.database import DatabaseServer
 from helmr.testing.deployment import Source
@@ -41,6 +42,9 @@ from helmr.testing.plane import API_KEY
 
 PATIENT = RetryPolicy(attempts=1000, first=0.01, longest=0.1)
 """A runtime's client outlasts the restarts of its control plane."""
+
+PATIENCE_SECONDS: Final = 10.0
+"""How long `event` waits: what doesn't come by then never comes."""
 
 Loss = Literal["process_lost", "out_of_memory"]
 
@@ -105,6 +109,10 @@ class Runtime(_Runtime):
         finally:
             self._finish(error)
 
+    async def event(self, session: Any, kind: str, count: int = 1, *, seconds: float = PATIENCE_SECONDS) -> Event:
+        """The `count`-th event of that kind in a Session's timeline, waited for. Raises `TimeoutError` telling what came instead."""
+        return await found_event(self.client, id_of(session), kind, count, seconds)
+
     async def deploy(self, *sources: Source) -> str:
         """Make another Deployment current, and give its id; Sessions that are open keep theirs."""
         return await asyncio.to_thread(self._engine.deploy, sources)
@@ -143,6 +151,14 @@ class SyncRuntime(_Runtime):
         """Time, to be moved."""
         return self._engine.clock
 
+    def event(self, session: Any, kind: str, count: int = 1, *, seconds: float = PATIENCE_SECONDS) -> Event:
+        """The `count`-th event of that kind in a Session's timeline, waited for. Raises `TimeoutError` telling what came instead."""
+        return asyncio.run(self._event(id_of(session), kind, count, seconds))
+
+    async def _event(self, session_id: str, kind: str, count: int, seconds: float) -> Event:
+        async with HelmrClient(self.url, API_KEY, retry=PATIENT) as client:
+            return await found_event(client, session_id, kind, count, seconds)
+
     def deploy(self, *sources: Source) -> str:
         """Make another Deployment current, and give its id; Sessions that are open keep theirs."""
         return self._engine.deploy(sources)
@@ -178,6 +194,21 @@ class AsyncClock:
 
 RuntimeFactory = Callable[..., Runtime]
 SyncRuntimeFactory = Callable[..., SyncRuntime]
+
+
+async def found_event(client: HelmrClient, session_id: str, kind: str, count: int, seconds: float) -> Event:
+    """What `event` gives. Raises `LookupError` when the timeline ends without it."""
+    seen: list[str] = []
+    missed = f"The Session {session_id} has no {kind} number {count}; its timeline is "
+    try:
+        async with asyncio.timeout(seconds), client.sessions.ref(session_id).events.stream() as stream:
+            async for event in stream:
+                seen.append(event.kind)
+                if seen.count(kind) == count:
+                    return event
+    except TimeoutError:
+        raise TimeoutError(missed + " ".join(seen)) from None
+    raise LookupError(missed + " ".join(seen))
 
 
 def id_of(session: Any) -> str:
