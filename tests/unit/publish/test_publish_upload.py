@@ -84,7 +84,7 @@ async def test_a_failed_upload_is_told_as_it_is_and_can_be_tried_again(tmp_path:
 
 
 async def test_a_manifest_survives_the_wire() -> None:
-    for name in ("hello", "reviewer"):
+    for name in ("hello", "reviewer", "release"):
         manifest = (await prepare(load_project(EXAMPLES / name))).manifest
         assert from_wire(Manifest, json.loads(json.dumps(to_wire(manifest)))) == manifest
 
@@ -92,6 +92,8 @@ async def test_a_manifest_survives_the_wire() -> None:
 async def test_the_examples_define_what_their_readmes_say() -> None:
     hello = (await prepare(load_project(EXAMPLES / "hello"))).manifest
     assert [(one.id, one.input_kind) for one in hello.agents] == [("echo", "text")]
+    release = (await prepare(load_project(EXAMPLES / "release"))).manifest
+    assert [(one.id, one.input_kind) for one in release.agents] == [("release", "text")]
     reviewer = (await prepare(load_project(EXAMPLES / "reviewer"))).manifest
     [one], [box] = reviewer.agents, reviewer.templates
     assert (one.id, one.input_kind, one.has_init, one.file) == ("reviewer", "text", True, "agents/reviewer.py")
