@@ -188,12 +188,15 @@ class Server:
         await self._listener.start(running.api)
         log.info("serving", url=self.url, control_plane=plane.id)
 
-    async def stop(self) -> None:
-        """Streams end, requests under way finish, what waits is stored. Workers keep their Computers and link again elsewhere."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Streams end, requests under way finish, what waits is stored. Workers keep their Computers and link again elsewhere.
+
+        `at_once` cuts the requests under way instead.
+        """
         running, self._running = self._running, None
         if running is not None:
             running.api.drain()
-        await self._listener.stop()
+        await (self._listener.abort() if at_once else self._listener.stop())
         if running is None:
             return
         for upkeep in running.upkeep:

@@ -115,6 +115,17 @@ class Listener:
             self._socket.close()
             self._socket = None
 
+    async def abort(self) -> None:
+        """Close everything at once: requests under way are cut. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None and self._server is not None:
+            task.cancel()
+            await asyncio.wait([task])
+            await self._server.cut()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
 
 class _Server(uvicorn.Server):
     """uvicorn, which leaves signals to us and says when it is ready."""
@@ -130,3 +141,15 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def cut(self) -> None:
+        """End what `serve` left behind when it was cancelled."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

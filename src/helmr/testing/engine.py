@@ -57,7 +57,7 @@ class Engine:
         manifest = self._shelf.add(sources)
         self._quieten()
         try:
-            self._dsn = self._databases.clone(clock=True)
+            self._dsn = self._databases.borrow()
             self._folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
             self._plane = PlaneThread(self._dsn, self._folder / "blobs")
             self._plane.start()
@@ -84,10 +84,10 @@ class Engine:
             problems += self._host.stop()
             self._host = None
         if self._plane is not None:
-            self._plane.stop()
+            self._plane.stop(at_once=True)
             self._plane = None
         if self._dsn:
-            self._databases.drop(self._dsn)
+            self._databases.give_back(self._dsn)
             shutil.rmtree(self._folder)
             self._dsn = ""
         if self._configured:

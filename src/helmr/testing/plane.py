@@ -50,13 +50,13 @@ class PlaneThread:
         self._loop = LoopThread("helmr-control-plane", asyncio.SelectorEventLoop(self._selector))
         self._loop.run(self._start())
 
-    def stop(self) -> None:
-        """End it in an orderly way, as SIGTERM does. Idempotent; a killed one is left as it is."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End it in an orderly way, as SIGTERM does; `at_once`: cut the requests under way. Idempotent; a killed one is left as it is."""
         loop, self._loop = self._loop, None
         server, self._server = self._server, None
         if loop is not None and not self.dead.is_set():
             if server is not None:
-                loop.run(server.stop())
+                loop.run(server.stop(at_once=at_once))
             loop.close()
 
     def kill(self) -> None:

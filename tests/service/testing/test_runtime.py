@@ -281,7 +281,7 @@ async def test_the_back_off_after_a_failed_init_passes_and_three_strikes_hold(he
             await runtime.clock.advance("10s")
         await runtime.event(made, "session.held")
         assert len(tries) == 3
-        with pytest.raises(TimeoutError, match=r"has no turn\.started number 1; its timeline is turn\.queued"):
+        with pytest.raises(TimeoutError, match=r"has no turn\.started number 1; its timeline is"):
             await runtime.event(made, "turn.started", seconds=0.01)
 
 
