@@ -189,6 +189,7 @@ class ScriptedHost:
         self.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="running"))
 
     def _computer_attach(self, said: dict[str, Any]) -> None:
+        self.slots = {slot: computer for slot, computer in self.slots.items() if computer != said["computer"]}
         self.slots[said["slot"]] = said["computer"]
         mine = [p for p in self.processes.values() if p.computer == said["computer"]]
         channels = {str(p.channel): {"alive": p.alive} for p in mine if p.alive or (p.computer, p.channel) in self.exits}

@@ -16,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from tests.service.scripted import House
 
+from helmr.control.service import faults
 from helmr.control.service.plane import ControlPlane
-from helmr.protocol.errors import HelmrError
+from helmr.protocol.errors import DatabaseUnavailable, HelmrError
 
 PATIENCE = 5.0
 
@@ -142,6 +143,22 @@ async def referee(h: House, *others: ControlPlane) -> AsyncIterator[Referee]:
     finally:
         await holder.close()
         await watcher.close()
+
+
+@contextmanager
+def away_at(point: str) -> Iterator[list[str]]:
+    """At this fault point the database is away: each pass fails, and is counted in the list."""
+    passes: list[str] = []
+
+    def fail() -> None:
+        passes.append(point)
+        raise DatabaseUnavailable("It is away here.")
+
+    faults.arm(point, fail)
+    try:
+        yield passes
+    finally:
+        faults.disarm(point)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -194,3 +194,18 @@ async def place_hold(h: House, session: str) -> str:
     await core.write("hold", work)
     async with h.database.connection() as connection:
         return str(await connection.fetchval("SELECT id FROM holds WHERE session_id = $1 AND released_at IS NULL", session))
+
+
+async def idle(h: House, *, plane: ControlPlane | None = None) -> Stage:
+    """A Session whose process is ready and that has nothing to do; `turn` is what it has done."""
+    s = await stage(h, plane=plane, loose=False, queued=False)
+    await s.complete()
+    await h.turn(s.session, s.turn)
+    return s
+
+
+async def starting(h: House, *, plane: ControlPlane | None = None) -> Stage:
+    """A Session whose process runs `init`; its first Turn is queued. The host must not answer by itself (`auto_init`)."""
+    made = await h.create("one")
+    session, turn = made["session"]["id"], made["turn"]["id"]
+    return Stage(h=h, plane=plane or h.plane, session=session, process=await process_of(h, session), turn=turn, queued="")

@@ -270,13 +270,14 @@ class Links:
 
     async def _state(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         computer_id, fence, state = said["computer"], said["fence"], said["state"]
-        end.started.discard((computer_id, fence))
         if state == "running":
-            if not await self._processes.computer_running(computer_id, fence):
+            if await self._processes.computer_running(computer_id, fence):
+                await self._attach(end, computer_id, fence)
+            else:
                 end.link.send(control("computer.stop", computer=computer_id, fence=fence))
-                return
-            await self._attach(end, computer_id, fence)
+            end.started.discard((computer_id, fence))  # once it has its seat: whoever looked before must not start it again
             return
+        end.started.discard((computer_id, fence))
         error = said.get("error") or {"code": "computer_gone", "message": "The Computer stopped."}
         seat = end.seat_of(computer_id)
         if seat is not None and seat.fence == fence:
@@ -395,7 +396,7 @@ class Links:
         async with self._core.database.connection() as connection:
             rows = await computers.computers_of(connection, worker_id=worker_id)
         for row in rows:
-            if row["residency"] == "starting":
+            if row["residency"] == "starting" and end.seat_of(str(row["id"])) is None:
                 self._send_start(end, row)
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)
