@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.service.scripted import House, Process, house
 
+from helmr import sync
+from helmr.client import ExpiredTurn, FailedTurn, HelmrClient, RetryPolicy
+from helmr.control.api.app import build_app
+from helmr.control.listener import Listener, ListenerConfig
+from helmr.control.service import events as events_service
 from helmr.control.service import retention as service
 from helmr.control.service.faults import arm, disarm
 from helmr.control.service.limits import EnvironmentLimits, Limits
 from helmr.control.service.plane import ControlPlane
+from helmr.control.service.principals import create_key
 from helmr.control.service.recent import Recent
 from helmr.control.store.queries import events
 from helmr.control.upkeep.receipts import OldReceipts
@@ -386,3 +394,76 @@ async def test_old_receipts_are_forgotten_unless_their_session_is_still_there_to
         again = await h.create(None, idempotency_key="closed")
         assert again["session"]["id"] != closed
         assert (await h.create(None, idempotency_key="open"))["session"]["id"] == open_
+
+
+@asynccontextmanager
+async def client_of(h: House, *, patience: float = 5.0) -> AsyncIterator[tuple[HelmrClient, str, str]]:
+    """A client of the real API in front of this control plane; its address and key, too."""
+    listener = Listener(ListenerConfig())
+    async with h.database.connection() as connection:
+        key = await create_key(connection, h.principal.environment_id, "client")
+    await listener.start(build_app(h.plane))
+    try:
+        async with HelmrClient(listener.url, key, retry=RetryPolicy(patience=patience)) as client:
+            yield client, listener.url, key
+    finally:
+        await listener.stop()
+
+
+async def test_clients_read_the_expiry_of_outcomes_and_timelines(database, tmp_path):
+    """[S22], [E3], [E4], SPEC 12: typed outcomes with expiry, 410 for pages and streams below `retained_after`, the end above it."""
+    async with house(database, tmp_path) as h:
+        session, process, (first, second) = await spoken(h)
+        await ended(h, session, process)
+        last = len(await h.events(session))
+        async with client_of(h) as (client, url, key):
+            ref = client.sessions.ref(session)
+            early = ref.events.stream()
+            assert (await anext(early)).sequence == 1
+            receipt = await ref.delete_data()
+            completed = await ref.turns.ref(first).wait()
+            assert isinstance(completed, ExpiredTurn)
+            assert completed.payload_expired_at == receipt.payload_expired_at
+            failed = await ref.turns.ref(second).wait()
+            assert isinstance(failed, FailedTurn) and failed.error is not None
+            assert (failed.error.code, failed.payload_expired_at) == ("handler_failed", receipt.payload_expired_at)
+            with pytest.raises(CursorExpired) as refused:
+                await ref.events.list()
+            assert refused.value.facts["retained_after"] == last
+            with pytest.raises(CursorExpired):
+                await anext(ref.events.stream(after=last - 1))
+            assert [event async for event in ref.events.stream(after=last)] == []
+            rest = [event.sequence async for event in early]
+            assert rest == list(range(2, last + 1)), "what was on its way arrives"
+            with pytest.raises(SessionNotClosed):
+                await (await client.sessions.create(agent="talker")).session.delete_data()
+
+            def blocking() -> str:
+                with sync.HelmrClient(url, key) as blocked:
+                    return blocked.sessions.ref(session).delete_data().payload_expired_at
+
+            assert await asyncio.to_thread(blocking) == receipt.payload_expired_at
+
+
+async def test_a_stream_whose_next_events_expire_while_it_catches_up_raises_it(database, tmp_path, monkeypatch):
+    """[E4]: the reply is cut without `event: end`, the client comes again after what it has, and is told."""
+    monkeypatch.setattr(events_service, "EVENTS_PAGE_MAX", 2)
+    async with house(database, tmp_path) as h:
+        session = await _large(h, 6)
+        read = events.events_after
+        reads = 0
+
+        async def second_is_late(connection: Any, **parameters: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            if reads == 2:
+                await delete(h, session)
+            return await read(connection, **parameters)
+
+        monkeypatch.setattr(events, "events_after", second_is_late)
+        seen: list[int] = []
+        async with client_of(h) as (client, _, _):
+            with pytest.raises(CursorExpired):
+                async for event in client.sessions.ref(session).events.stream():
+                    seen.append(event.sequence)
+        assert seen == [1, 2]

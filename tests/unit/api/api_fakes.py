@@ -314,6 +314,11 @@ class Operations:
         return receipt(session_id=session_id, status="closed")
 
     @staticmethod
+    async def retention_delete_data(world: World, principal: Any, session_id: str, key: str | None) -> Reply:
+        known(session_id)
+        return receipt(session_id=session_id, payload_expired_at=TIME)
+
+    @staticmethod
     async def events_page(world: World, principal: Any, session_id: str, after: int, limit: int) -> bytes:
         known(session_id)
         records = [json.loads(stored(1).body)]

@@ -16,6 +16,7 @@ from tests.unit.api.api_fakes import (
     KEY,
     READER_KEY,
     SESSION,
+    TIME,
     TURN,
     Stored,
     World,
@@ -63,6 +64,8 @@ async def test_turns_and_controls_of_a_session(helmr: HelmrClient, world: World)
     assert (await session.resume(hold_id=HOLD)).hold_id == HOLD
     assert (await session.close()).status == "closing"
     assert (await session.cancel()).status == "closed"
+    assert (await session.delete_data(idempotency_key="once")).payload_expired_at == TIME
+    assert world.asked("retention_delete_data")[0][-1] == "once"
 
 
 async def test_a_wait_polls_long_and_ends_with_the_turn(helmr: HelmrClient, world: World, bounded: Bounded) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.unit.cli.cli_runs import Helmr
+from tests.unit.cli.cli_terminal import at_terminal
 from tests.unit.client.api_samples import (
     CONTROL,
     DEPLOYMENT,
@@ -183,6 +184,7 @@ async def test_every_control_prints_its_receipt(helmr: Helmr) -> None:
         f"{at}/resume": control | {"hold_id": HOLD},
         f"{at}/close": {"session_id": SESSION, "status": "closing"},
         f"{at}/cancel": {"session_id": SESSION, "status": "closed"},
+        f"{at}/data": {"session_id": SESSION, "payload_expired_at": TIME},
         f"{at}/turns/{TURN}/interrupt": control | {"turn_id": TURN},
         f"{at}/turns/{TURN}/messages": {"id": HOLD, "status": "accepted"},
     }
@@ -192,6 +194,7 @@ async def test_every_control_prints_its_receipt(helmr: Helmr) -> None:
             (f"{at}/resume", "resume", SESSION, "--hold", HOLD),
             (f"{at}/close", "close", SESSION),
             (f"{at}/cancel", "cancel", SESSION),
+            (f"{at}/data", "delete-data", SESSION, "--yes"),
             (f"{at}/turns/{TURN}/interrupt", "turn", "interrupt", SESSION, TURN),
             (f"{at}/turns/{TURN}/messages", "turn", "send", SESSION, TURN, "--text", "hi"),
         ):
@@ -199,6 +202,25 @@ async def test_every_control_prints_its_receipt(helmr: Helmr) -> None:
             assert done.json == answers[path]
     assert server.requests[-1].json() == {"content": HI}
     assert server.requests[1].json() == {"hold_id": HOLD}
+
+
+async def test_data_is_deleted_only_after_a_yes(helmr: Helmr, tmp_path: Path) -> None:
+    """[S22]: asked at a terminal; without one `--yes` must be there, and nothing is sent before."""
+    receipt = {"session_id": SESSION, "payload_expired_at": TIME}
+    async with scripted(lambda request: Reply(receipt)) as server:
+        assert (await helmr("session", "delete-data", SESSION, server=server, stdin=b"y\n")).code == 2
+        async with at_terminal(tmp_path, server.url, "session", "delete-data", SESSION) as person:
+            await person.until("for good?")
+            person.type("n\n")
+            assert await person.exit_code() == 1
+            await person.until("Nothing was deleted.")
+        assert server.requests == []
+        async with at_terminal(tmp_path, server.url, "session", "delete-data", SESSION) as person:
+            await person.until("for good?")
+            person.type("y\n")
+            assert await person.exit_code() == 0
+            await person.until(TIME)
+    assert [(request.method, request.path) for request in server.requests] == [("DELETE", f"/v1/sessions/{SESSION}/data")]
 
 
 async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
