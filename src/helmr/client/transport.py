@@ -82,7 +82,7 @@ class Transport:
         """
         headers: dict[str, str] = {}
         if json is not UNSET:
-            content = jsontext.dumps(json)
+            content = jsontext.dumps(json, jsontext.REQUEST_DEPTH)
             headers["Content-Type"] = "application/json"
         if idempotency_key is not None:
             headers["Idempotency-Key"] = _header_text(idempotency_key)

@@ -8,14 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring as _encoded_text
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from helmr.protocol.errors import ContentInvalid
 from helmr.protocol.limits import JSON_DEPTH
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+
+REQUEST_DEPTH: Final = JSON_DEPTH + 8
+"""How deep a whole request may be nested: it wraps values that may be `JSON_DEPTH` deep themselves."""
 
 
 class JsonSyntaxError(ContentInvalid):
@@ -62,8 +66,8 @@ def loads(data: bytes | str) -> Any:
         raise ContentInvalid("The JSON holds a lone surrogate, which no UTF-8 text can carry.") from None
     except json.JSONDecodeError as error:
         raise JsonSyntaxError(f"The JSON is malformed: {error.msg} at character {error.pos}.") from None
-    except ValueError as error:
-        raise JsonSyntaxError(f"The JSON is malformed: {error}.") from None
+    except ValueError:
+        raise ContentInvalid(f"The JSON holds a whole number of more than {sys.get_int_max_str_digits()} digits.") from None
     except RecursionError:
         raise ContentInvalid(f"The JSON is nested deeper than {JSON_DEPTH} levels.") from None
     return value
@@ -93,11 +97,11 @@ def check(value: object, depth: int = JSON_DEPTH) -> None:
         raise ContentInvalid(f"A {type(value).__name__} is no JSON value.")
 
 
-def dumps(value: object) -> bytes:
+def dumps(value: object, depth: int = JSON_DEPTH) -> bytes:
     """Compact UTF-8 JSON, non-ASCII unescaped: the encoding whose size the limits count. Raises `ContentInvalid`."""
     if type(value) is str:
         return text(value)
-    check(value)
+    check(value, depth)
     return _encode(_compact, value)
 
 
@@ -109,15 +113,15 @@ def text(value: str) -> bytes:
         raise _lone_surrogate() from None
 
 
-def canonical(value: object) -> bytes:
+def canonical(value: object, depth: int = JSON_DEPTH) -> bytes:
     """Compact JSON with names sorted by code point; 1 and 1.0 differ, floats are the shortest that round-trips [S4]."""
-    check(value)
+    check(value, depth)
     return _encode(_canonical, value)
 
 
 def fingerprint(value: object) -> bytes:
     """SHA-256 of the canonical JSON: two requests are the same exactly when this is [S4]."""
-    return hashlib.sha256(canonical(value)).digest()
+    return hashlib.sha256(canonical(value, REQUEST_DEPTH)).digest()
 
 
 def _encode(encoder: json.JSONEncoder, value: object) -> bytes:
