@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict, assert_type
 from helmr import (
     AgentContext,
     AgentDefinition,
+    AskAnswer,
     InitContext,
     InputContent,
     Schema,
@@ -15,12 +16,15 @@ from helmr import (
     TextPart,
     Turn,
     agent,
+    ask_choice,
+    ask_text,
     image,
     plain_schema,
     schema,
     template,
     text,
 )
+from helmr.protocol.questions import ChoiceAnswer, TextAnswer
 
 computer = template(id="repo", image=image("repo").from_("python:3.12-slim"), resources={"cpu": 1, "memory": "1GiB"})
 assert_type(computer, Template)
@@ -90,6 +94,28 @@ async def optional_input(turn: Turn[Issue | None], ctx: AgentContext) -> None:
 
 
 assert_type(optional_input, AgentDefinition[Issue | None, None])
+
+
+async def asking(turn: Turn, dynamic: dict[str, Any]) -> None:
+    """[Q1]: an answer has the type of its question."""
+    said = await turn.ask({"prompt": "Which branch?", "answer": {"type": "text"}})
+    assert_type(said, AskAnswer[TextAnswer])
+    chosen = await turn.ask({"prompt": "Go?", "answer": {"type": "choice", "options": [{"id": "y", "label": "Yes", "value": True}]}})
+    assert_type(chosen, AskAnswer[ChoiceAnswer])
+    assert_type(chosen.answer["selections"][0]["id"], str)
+    assert_type(await turn.ask(dynamic), AskAnswer[Any])
+    print(said.answer["selections"])  # error: reportGeneralTypeIssues
+    await turn.ask("Which branch?")  # error: reportCallIssue, reportArgumentType
+    assert_type(await ask_text(turn, "Which branch?"), str)
+    assert_type(await ask_choice(turn, "Go?", ["yes", "no"]), str)
+    assert_type(await ask_choice(turn, "Go?", {"yes": 1, "no": 0}), int)
+    assert_type(await ask_choice(turn, "Which?", {"a": 1, "b": 0}, multiple=True), list[int])
+
+
+def asking_in_a_thread(turn: SyncTurn) -> None:
+    assert_type(turn.ask({"prompt": "Which branch?", "answer": {"type": "text"}}), AskAnswer[TextAnswer])
+    assert_type(turn.ask({"prompt": "Go?", "answer": {"type": "choice", "options": []}}), AskAnswer[ChoiceAnswer])
+
 
 # --- what must not pass ---------------------------------------------------------------------------------------------------------
 

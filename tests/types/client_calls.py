@@ -8,6 +8,8 @@ from helmr.client import (
     CompletedTurn,
     ExpiredTurn,
     HelmrClient,
+    QuestionReceipt,
+    QuestionState,
     SessionCreateReceipt,
     SessionRef,
     TurnOutcome,
@@ -60,6 +62,11 @@ async def typed(client: HelmrClient, fixer: AgentDefinition[Issue, Verdict], cha
     session = await client.sessions.attach(id="s", agent=fixer, deployment_id="d")
     assert_type(session, SessionRef[Issue, Verdict])
     assert_type(await session.enqueue(Issue(2)), TurnRef[Verdict])
+    receipt = await started.turn.asks.respond("q", {"type": "text", "text": "main"}, response_id="r")
+    assert_type(receipt, QuestionReceipt)
+    assert_type((await started.turn.asks.list(status="pending")).items, tuple[QuestionState, ...])
+    await started.turn.asks.respond("q", "main")  # error: reportArgumentType
+    await started.turn.asks.list(status="open")  # error: reportArgumentType
     await session.enqueue([text("no")])  # error: reportArgumentType
     await session.resume()  # error: reportCallIssue
     await started.turn.send("psst")  # error: reportArgumentType
@@ -78,6 +85,8 @@ async def dynamic(client: HelmrClient) -> None:
 def blocking(client: sync.HelmrClient, fixer: AgentDefinition[Issue, Verdict]) -> None:
     started = client.sessions.create(agent=fixer, input=Issue(1))
     assert_type(started, SessionCreateReceipt[sync.SessionRef[Issue, Verdict], sync.TurnRef[Verdict]])
+    assert_type(started.turn.asks.get("q"), QuestionState)
+    assert_type(client.questions.respond("q", {"type": "text", "text": "main"}), QuestionReceipt)
     outcome = started.turn.wait()
     assert_type(outcome, TurnOutcome[Verdict])
     for event in started.session.events.stream():

@@ -10,9 +10,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, overload
 
 from helmr.protocol.content import HumanContent, InputContent
+from helmr.protocol.questions import ChoiceAnswer, ChoiceQuestion, TextAnswer, TextQuestion
 from helmr.protocol.shapes import InputSource, Responder
 from helmr.protocol.states import AbortReason
 from helmr.sdk.signal import AbortSignal
@@ -156,6 +157,15 @@ class Turn(TurnFacts[Input_co], ABC):
         `MessageHandlerRegistered` for a second handler and `TurnSettling` after the Turn's handler returned.
         """
 
+    @overload
+    @abstractmethod
+    def ask(self, question: TextQuestion, *, signal: AbortSignal | None = None) -> Awaitable[AskAnswer[TextAnswer]]: ...
+    @overload
+    @abstractmethod
+    def ask(self, question: ChoiceQuestion, *, signal: AbortSignal | None = None) -> Awaitable[AskAnswer[ChoiceAnswer]]: ...
+    @overload
+    @abstractmethod
+    def ask(self, question: Mapping[str, Any], *, signal: AbortSignal | None = None) -> Awaitable[AskAnswer[Any]]: ...
     @abstractmethod
     def ask(self, question: Mapping[str, Any], *, signal: AbortSignal | None = None) -> Awaitable[AskAnswer[Any]]:
         """Ask a person; done when someone answered [Q1].
@@ -283,7 +293,18 @@ class SyncTurn(TurnFacts[Input_co]):
 
     respond = _Blocking(Turn.respond)
     on_message = _Blocking(Turn.on_message)
-    ask = _Blocking(Turn.ask)
+
+    if TYPE_CHECKING:
+        # An overloaded method keeps only its first form when another is made from it; so its types are said again.
+        @overload
+        def ask(self, question: TextQuestion, *, signal: AbortSignal | None = None) -> AskAnswer[TextAnswer]: ...
+        @overload
+        def ask(self, question: ChoiceQuestion, *, signal: AbortSignal | None = None) -> AskAnswer[ChoiceAnswer]: ...
+        @overload
+        def ask(self, question: Mapping[str, Any], *, signal: AbortSignal | None = None) -> AskAnswer[Any]: ...
+        def ask(self, question: Mapping[str, Any], *, signal: AbortSignal | None = None) -> AskAnswer[Any]: ...
+    else:
+        ask = _Blocking(Turn.ask)
 
 
 async def _registered(turn: Turn[Any], handler: Any) -> None:
