@@ -84,10 +84,11 @@ class Stage:
     async def until(self, session: Any, kind: str, count: int = 1) -> Any:
         """The count-th event of that kind, waited for."""
         ref = self.client.sessions.ref(session) if isinstance(session, str) else session
-        async for event in ref.events.stream():
-            count -= event.kind == kind
-            if count == 0:
-                return event
+        async with ref.events.stream() as events:
+            async for event in events:
+                count -= event.kind == kind
+                if count == 0:
+                    return event
         raise AssertionError(f"the timeline ended without {kind}")
 
     def by(self, operation: str, session_id: str, **options: Any) -> Any:
