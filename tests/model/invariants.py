@@ -121,7 +121,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "[S7] a message is admitted once and ends once, as its events say": """
         SELECT m.id, format('%s: %s', m.status, string_agg(e.kind, ' ' ORDER BY e.sequence))
         FROM messages m JOIN sessions s ON s.id = m.session_id LEFT JOIN events e ON e.session_id = m.session_id AND e.kind LIKE 'message.%'
-            AND convert_from(e.data, 'UTF8')::jsonb ->> 'message_id' = m.id::text
+            AND starts_with(convert_from(e.data, 'UTF8'), '{"message_id":"' || m.id || '"')
         WHERE s.retained_after = 0 GROUP BY m.id
         HAVING count(*) FILTER (WHERE e.kind = 'message.admitted') <> 1
             OR count(*) FILTER (WHERE e.kind = 'message.delivered') <> (m.status = 'delivered')::integer
@@ -137,7 +137,7 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT q.id, format('%s: %s', q.status, string_agg(e.kind, ' ' ORDER BY e.sequence))
         FROM questions q JOIN sessions s ON s.id = q.session_id LEFT JOIN events e ON e.session_id = q.session_id
             AND e.kind LIKE 'question.%'
-            AND convert_from(e.data, 'UTF8')::jsonb ->> 'question_id' = q.id::text
+            AND starts_with(convert_from(e.data, 'UTF8'), '{"question_id":"' || q.id || '"')
         WHERE s.retained_after = 0 GROUP BY q.id
         HAVING count(*) FILTER (WHERE e.kind = 'question.asked') <> 1
             OR count(*) FILTER (WHERE e.kind = 'question.responded') <> (q.status = 'responded')::integer
