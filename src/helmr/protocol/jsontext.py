@@ -75,9 +75,17 @@ def loads(data: bytes | str) -> Any:
 
 def check(value: object, depth: int = JSON_DEPTH) -> None:
     """Raise `ContentInvalid` unless `value` is finite JSON with text names, nested at most `depth` levels."""
-    if value is None or isinstance(value, (bool, int)):
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
         return
-    if isinstance(value, str):
+    if kind is dict and depth:  # what JSON is decoded to, without asking an abstract base class for each value
+        for name, member in cast("dict[object, object]", value).items():
+            if not isinstance(name, str):
+                raise _name_is_no_text(name)
+            if type(member) is not str:
+                check(member, depth - 1)
+        return
+    if isinstance(value, (str, int)):
         return
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -85,16 +93,20 @@ def check(value: object, depth: int = JSON_DEPTH) -> None:
         return
     if depth == 0:
         raise ContentInvalid(f"The JSON is nested deeper than {JSON_DEPTH} levels.")
-    if isinstance(value, Mapping):
+    if isinstance(value, (list, tuple)):
+        for member in cast("Sequence[object]", value):
+            check(member, depth - 1)
+    elif isinstance(value, Mapping):
         for name, member in cast("Mapping[object, object]", value).items():
             if not isinstance(name, str):
-                raise ContentInvalid(f"A JSON object's names are texts; {name!r} is none.")
-            check(member, depth - 1)
-    elif isinstance(value, (list, tuple)):
-        for member in cast("Sequence[object]", value):
+                raise _name_is_no_text(name)
             check(member, depth - 1)
     else:
         raise ContentInvalid(f"A {type(value).__name__} is no JSON value.")
+
+
+def _name_is_no_text(name: object) -> ContentInvalid:
+    return ContentInvalid(f"A JSON object's names are texts; {name!r} is none.")
 
 
 def dumps(value: object, depth: int = JSON_DEPTH) -> bytes:

@@ -60,7 +60,7 @@ class Call(Generic[Q, B]):
 
     async def while_present(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`; raises `ClientGone` or `Draining` when either side goes first."""
-        return await self._presence.during(self.exchange.receive, work)
+        return await self._presence.during(self.exchange, work)
 
 
 async def admit(route: Route, path: dict[str, str], exchange: Exchange, services: Services, presence: Presence) -> Call[Any, Any]:

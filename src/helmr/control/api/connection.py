@@ -1,4 +1,4 @@
-"""One connection of a client: uvicorn's HTTP protocol, with bounds on what a client may leave unfinished.
+"""One connection of a client: our HTTP protocol, with bounds on what a client may leave unfinished.
 
 uvicorn answers what is no HTTP with plain text, and waits for ever for the rest of a request. Here the answer is a problem document
 (SPEC 11), a request's head is at most `HEAD_BYTES`, and a request must come at `LEAST_RATE` on average once `GRACE_SECONDS` are over.
@@ -10,9 +10,10 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from helmr.control.api.exchange import HEADER_BYTES, LINGER_SECONDS
+from helmr.control.api.http_protocol import HttpProtocol
 from helmr.control.api.problems import PROBLEM_JSON, problem
 from helmr.control.api.table import WORKER_LINK_PATH
 from helmr.protocol.errors import HelmrError, InvalidRequest, RequestTooSlow
@@ -26,7 +27,7 @@ LEAST_RATE: Final = 1024
 """Bytes a second."""
 
 
-class Connection(HttpToolsProtocol):
+class Connection(HttpProtocol):
     """Times are per connection and run only while a request is on its way: a whole request in one piece starts no timer."""
 
     grace_seconds = GRACE_SECONDS

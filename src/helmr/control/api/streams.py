@@ -78,7 +78,7 @@ class EventStream:
         """Raises `SlowReader` once the reader is dropped, `ClientGone` when it left, `Draining` when no stream begins any more."""
         async with aclosing(self._pieces) as pieces:
             try:
-                await presence.during(exchange.receive, _Pump(exchange, timing).run(pieces))
+                await presence.during(exchange, _Pump(exchange, timing).run(pieces))
             except Draining:
                 # The reader sees the reply end without `event: end`, and comes again.
                 if not exchange.begun:

@@ -15,6 +15,7 @@ _TURNS: Final = 4096
 _BYTES: Final = 16 << 20
 _LARGEST: Final = 64 << 10
 _SECONDS: Final = 60.0
+_PAYLOADS: Final = ("input", "result", "response", "error")
 
 
 class Recent:
@@ -33,7 +34,10 @@ class Recent:
         if size > _LARGEST:
             return
         self._rows[turn_id] = (size, self._clock() + _SECONDS, row)
-        self._of.setdefault(str(row["session_id"]), set()).add(turn_id)
+        group = self._of.get(row["session_id"])
+        if group is None:
+            group = self._of[row["session_id"]] = set()
+        group.add(turn_id)
         self._bytes += size
         while len(self._rows) > _TURNS or self._bytes > _BYTES:
             self.forget(next(iter(self._rows)))
@@ -50,8 +54,18 @@ class Recent:
     def change(self, turn_id: str, members: dict[str, Any]) -> None:
         """Columns of a remembered row changed."""
         found = self._rows.get(turn_id)
-        if found is not None:
-            self.put(turn_id, {**found[2], **members})
+        if found is None:
+            return
+        row = {**found[2], **members}
+        size = _size(row)
+        if size > _LARGEST:
+            self.forget(turn_id)
+            return
+        self._rows[turn_id] = (size, self._clock() + _SECONDS, row)
+        self._rows.move_to_end(turn_id)
+        self._bytes += size - found[0]
+        while self._bytes > _BYTES:
+            self.forget(next(iter(self._rows)))
 
     def forget(self, turn_id: str) -> None:
         found = self._rows.pop(turn_id, None)
@@ -59,10 +73,10 @@ class Recent:
             return
         size, _, row = found
         self._bytes -= size
-        group = self._of[str(row["session_id"])]
+        group = self._of[row["session_id"]]
         group.discard(turn_id)
         if not group:
-            del self._of[str(row["session_id"])]
+            del self._of[row["session_id"]]
 
     def forget_session(self, session_id: str) -> None:
         """Something else than a flush of this control plane changed the Session."""
@@ -71,4 +85,9 @@ class Recent:
 
 
 def _size(row: dict[str, Any]) -> int:
-    return 500 + sum(len(value) for value in row.values() if isinstance(value, bytes))
+    size = 500
+    for name in _PAYLOADS:
+        value = row.get(name)
+        if value is not None:
+            size += len(value)
+    return size

@@ -11,8 +11,16 @@ from helmr.protocol import jsontext
 
 def time_text(at: datetime) -> str:
     """RFC 3339 UTC with microseconds. The database's times are UTC."""
-    text = at.isoformat(timespec="microseconds")
-    return text[:26] + "Z"
+    # Twice as fast as `isoformat` of an aware time.
+    return "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ" % (  # noqa: UP031
+        at.year,
+        at.month,
+        at.day,
+        at.hour,
+        at.minute,
+        at.second,
+        at.microsecond,
+    )
 
 
 def event(session_id: str, turn_id: str | None, sequence: int, at: datetime, kind: str, data: bytes) -> StoredEvent:
