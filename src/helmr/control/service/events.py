@@ -17,6 +17,9 @@ from helmr.protocol.limits import EVENTS_PAGE_BYTES, EVENTS_PAGE_MAX
 
 HEARTBEAT_SECONDS: Final = 15.0
 
+_FOLLOW_BYTES: Final = 256 << 10
+"""What one reader that is behind may hold of the log while it doesn't read: there may be a thousand of them (UD-52)."""
+
 
 class Events:
     def __init__(self, core: Core) -> None:
@@ -25,7 +28,7 @@ class Events:
     async def page(self, principal: Principal, session_id: str, after: int, limit: int) -> bytes:
         """An EventPage's JSON. Bounded by `limit` and by 4 MiB, but always at least one event when there is one."""
         principal.require("sessions.read")
-        records, state, more = await self._read(principal, session_id, after, limit)
+        records, state, more = await self._read(principal, session_id, after, limit, EVENTS_PAGE_BYTES)
         body = b",".join(record.body for record in records)
         following = records[-1].sequence if records else after
         tail = (
@@ -48,7 +51,7 @@ class Events:
             while True:
                 if follower.behind:
                     follower.behind = False
-                    records, state, more = await self._read(principal, session_id, cursor, EVENTS_PAGE_MAX, beyond=not first)
+                    records, state, more = await self._read(principal, session_id, cursor, EVENTS_PAGE_MAX, _FOLLOW_BYTES, beyond=not first)
                     follower.behind = follower.behind or more
                     if records:
                         cursor = records[-1].sequence
@@ -73,7 +76,7 @@ class Events:
             self._core.hub.unfollow(session_id, follower)
 
     async def _read(
-        self, principal: Principal, session_id: str, after: int, limit: int, *, beyond: bool = False
+        self, principal: Principal, session_id: str, after: int, limit: int, size: int, *, beyond: bool = False
     ) -> tuple[list[StoredEvent], Any, bool]:
         state = None
         async with self._core.database.connection() as connection:
@@ -88,20 +91,20 @@ class Events:
                 raise InvalidCursor(f"The timeline ends at {last}.")
             if after < state["retained_after"]:
                 raise CursorExpired(retained_after=state["retained_after"])
-            rows: Sequence[Any] = await events.events_after(connection, session_id=session_id, after=after, count=limit + 1)
+            rows: Sequence[Any] = await events.events_after(connection, session_id=session_id, after=after, count=limit, bytes=size)
             if after < last and (not rows or rows[0]["sequence"] != after + 1):
                 # The timeline has no gaps: what was there a moment ago has expired meanwhile [S22].
                 state = await events.timeline_state(connection, session_id=session_id, environment_id=principal.environment_id)
                 raise CursorExpired(retained_after=state["retained_after"])
-        more = len(rows) > limit
-        records: list[StoredEvent] = []
-        size = 0
-        for row in rows[:limit]:
-            size += len(row["data"]) + 250
-            if size > EVENTS_PAGE_BYTES and records:
-                return records, state, True
-            turn = row["turn_id"]
-            records.append(
-                render.event(session_id, None if turn is None else str(turn), row["sequence"], row["created_at"], row["kind"], row["data"])
+        records = [
+            render.event(
+                session_id,
+                None if row["turn_id"] is None else str(row["turn_id"]),
+                row["sequence"],
+                row["created_at"],
+                row["kind"],
+                row["data"],
             )
-        return records, state, more
+            for row in rows
+        ]
+        return records, state, bool(records) and records[-1].sequence < last

@@ -11,8 +11,17 @@ WITH item AS (
 )
 SELECT first FROM moved;
 
--- name: events_after(session_id, after, count)
-SELECT sequence, turn_id, kind, data, created_at FROM events WHERE session_id = :session_id AND sequence > :after ORDER BY sequence LIMIT :count;
+-- name: events_after(session_id, after, count, bytes)
+-- At most so many events, and no more than so many bytes of them, but one at least. Sequences have no gaps, so that a range is a count;
+-- sizes are told without reading what is stored apart.
+WITH sized AS (
+    SELECT sequence, sum(octet_length(data) + 250) OVER (ORDER BY sequence) AS upto
+    FROM events WHERE session_id = :session_id AND sequence > :after AND sequence <= :after + :count
+)
+SELECT sequence, turn_id, kind, data, created_at FROM events
+WHERE session_id = :session_id AND sequence > :after AND sequence <= :after + :count
+    AND sequence <= (SELECT coalesce(max(sequence) FILTER (WHERE upto <= :bytes), min(sequence)) FROM sized)
+ORDER BY sequence;
 
 -- name: timeline_state(session_id, environment_id)^
 SELECT next_event, retained_after, sealed, status FROM sessions WHERE id = :session_id AND environment_id = :environment_id;
