@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from helmr.protocol.errors import DatabaseUnavailable
+
+T = TypeVar("T")
+
+_AWAY_SECONDS: Final = 0.25
 
 log = structlog.get_logger("helmr.background")
 
@@ -74,3 +78,13 @@ class Coalesced:
                     return
         finally:
             self._running.pop(key, None)
+
+
+async def until_stored(work: Callable[[], Awaitable[T]]) -> T:
+    """Do `work` again while the database is away: for what is said once, such as that a process ended. `work` must bear repetition, since
+    it may have been stored and only the reply lost."""
+    while True:
+        try:
+            return await work()
+        except DatabaseUnavailable:
+            await asyncio.sleep(_AWAY_SECONDS)

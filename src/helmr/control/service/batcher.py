@@ -110,11 +110,13 @@ class Batcher:
             await self._flush(entries)
 
     def _take(self) -> list[_Entry]:
-        """What goes into the next flush: everything, but a second claim of a Session or a second use of a key waits for the next."""
+        """What goes into the next flush: everything, but a second claim of a Session or a second use of a key waits for the next, and so
+        does what a Session's process says after it settled, since a flush appends before it settles."""
         taken: list[_Entry] = []
         later: list[_Entry] = []
         keys: set[tuple[str, str, str]] = set()
         claims: set[str] = set()
+        settled: set[str] = set()
         while self._waiting and len(taken) < _MOST:
             entry = self._waiting.popleft()
             item = entry.item
@@ -129,6 +131,12 @@ class Batcher:
                     later.append(entry)
                     continue
                 claims.add(item.session_id)
+            elif not isinstance(item, Admit):
+                if item.session_id in settled:
+                    later.append(entry)
+                    continue
+                if isinstance(item, Settle):
+                    settled.add(item.session_id)
             taken.append(entry)
         self._waiting.extendleft(reversed(later))
         return taken

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from helmr.control.service import render
-from helmr.control.service.background import Background, Coalesced
+from helmr.control.service.background import Background, Coalesced, until_stored
 from helmr.control.service.controls import Controls
 from helmr.control.service.core import Core
 from helmr.control.service.guests import Seat
@@ -48,14 +48,14 @@ class Dispatcher:
                 guest = self.roster.meet(seat, row)
                 seat.starting.add(guest.number)
             elif row["process"] != "starting":
-                self.background.start(self._processes.ended(str(row["id"]), row["channel"], "process_lost"), "process_ended")
+                self.background.start(self._lost(str(row["id"]), row["channel"]), "process_ended")
             self.sync_session(str(row["id"]))
 
     def exited(self, seat: Seat, channel: int, work: Callable[[], Awaitable[None]]) -> None:
         """A process ended: `work` runs after all that it said before is stored."""
         guest = seat.guests.get(channel)
         if guest is None:
-            self.background.start(_run(work), "process_ended")
+            self.background.start(until_stored(work), "process_ended")
             return
 
         async def then() -> None:
@@ -94,11 +94,10 @@ class Dispatcher:
         elif flushed.hint == "place":
             self.place(session_id)
 
+    async def _lost(self, session_id: str, channel: int) -> None:
+        await until_stored(lambda: self._processes.ended(session_id, channel, "process_lost"))
+
     async def _place(self, session_id: str) -> None:
         placed, computer_id = await self._processes.place(session_id)
         if placed == "computer" and computer_id is not None and self.start_computer is not None:
             await self.start_computer(computer_id)
-
-
-async def _run(work: Callable[[], Awaitable[None]]) -> None:
-    await work()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from helmr.control.service import frames_up, guest_ops, render, stops
-from helmr.control.service.background import Background
+from helmr.control.service.background import Background, until_stored
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.frames_up import FrameRefused, Up
 from helmr.control.service.guests import Guest, Seat
@@ -24,13 +24,11 @@ from helmr.control.store.flush import Append, Flushed, Settle
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import events, sessions
 from helmr.protocol import frames, jsontext
-from helmr.protocol.errors import DatabaseUnavailable
 from helmr.protocol.ids import is_id
 from helmr.protocol.limits import TURN_OUTPUT_BYTES
 
 _HOT: Final = frozenset({"turn.output", "turn.settled"})
 _MOST_OPS: Final = (1 << 53) - 1
-_AWAY_SECONDS: Final = 0.25
 
 log = structlog.get_logger("helmr.hearing")
 
@@ -182,12 +180,7 @@ class Hearing:
             # It settles: a message that came before the settlement would only be rejected by it [S7].
             await sessions.set_accepting(connection, id=item.session_id, accepting=False, last_op=0)
 
-        while True:
-            try:
-                await self._core.write("tie_up", work)
-                break
-            except DatabaseUnavailable:
-                await asyncio.sleep(_AWAY_SECONDS)  # the settlement is said once: until it is stored nobody repeats it
+        await until_stored(lambda: self._core.write("tie_up", work))  # the settlement is said once: until it is stored nobody repeats it
         self._core.batcher.add(item, lambda flushed: self._settled(guest, item, flushed))
 
     def after_all(self, guest: Guest, work: Callable[[], Awaitable[None]]) -> None:
@@ -212,7 +205,7 @@ class Hearing:
                     if isinstance(entry, Up):
                         await self._apply(guest, op, entry)
                     else:
-                        await entry()
+                        await until_stored(entry)
         except FrameRefused as error:
             self._refuse(guest, str(error))
         except Exception:
@@ -220,30 +213,27 @@ class Hearing:
             self._refuse(guest, "the host failed to store an operation")
         finally:
             guest.task = None
+        if guest.queue:  # what comes after an offence: that the process ended
+            self._drain(guest)
 
     async def _apply(self, guest: Guest, op: int, frame: Up) -> None:
-        while True:
-            try:
-                verdict = await guest_ops.apply(self._core, guest, op, frame)
-                break
-            except frames_up.FrameRefused:
-                raise
-            except DatabaseUnavailable:
-                await asyncio.sleep(_AWAY_SECONDS)
+        verdict = await until_stored(lambda: guest_ops.apply(self._core, guest, op, frame))
         guest.stored = max(guest.stored, op)
         guest.ack_now()
         if verdict == "init_failed":
             failure = frames_up.error(frame.error)
             message = jsontext.loads(failure[0]).get("message") if failure else None
-            await self._processes.ended(guest.session_id, guest.number, "init_failed", message=message)
+            await until_stored(lambda: self._processes.ended(guest.session_id, guest.number, "init_failed", message=message))
             self._roster.kill(guest.seat.computer_id, guest.number, "init_failed")
         elif verdict == "undrained":
-            await self._telling.force_stop(guest.session_id, frame.turn or guest.turn_id or "")
+            await until_stored(lambda: self._telling.force_stop(guest.session_id, frame.turn or guest.turn_id or ""))
 
     def _refuse(self, guest: Guest, reason: str) -> None:
         """End a process that broke the protocol; its end is reported like any loss."""
         log.warning("a Session process is ended", session=guest.session_id, reason=reason)
+        ends = [entry for entry in guest.queue if not isinstance(entry[1], Up)]
         guest.queue.clear()
+        guest.queue.extend(ends)
         guest.offence = reason
         guest.forget()
         self._roster.kill(guest.seat.computer_id, guest.number, "protocol")

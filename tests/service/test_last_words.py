@@ -1,0 +1,67 @@
+"""What a process says last, and that it ended, is stored whatever comes between. SPEC [S10], [S14]; DESIGN I4, I6."""
+
+from __future__ import annotations
+
+import pytest
+from tests.service.scripted import house
+
+from helmr.control.service import faults
+from helmr.protocol.errors import DatabaseUnavailable
+
+pytestmark = pytest.mark.anyio
+
+
+async def running(h):
+    """A Session, its process, and the Turn that runs in it."""
+    made = await h.create()
+    process = await h.host.next_process()
+    await process.heard("turn.start")
+    return made["session"]["id"], process, made["turn"]["id"]
+
+
+async def test_a_process_that_breaks_the_protocol_and_ends_at_once_is_lost_like_any_other(database, tmp_path):
+    """[S14], I4: its end waits behind what it said before; an offence among that must not take the end away."""
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+        process.say("messages.open", turn=turn)
+        process.say("turn.output", turn=turn, content=[{"type": "image", "url": "x"}])
+        process.die("killed", signal=9)
+        state = await h.turn(session, turn)
+        assert state["status"] == "interrupted" and state["error"]["code"] == "process_lost"
+
+
+@pytest.mark.parametrize("point", ["before_commit:process_ended", "after_commit:process_ended"])
+async def test_the_end_of_a_process_is_stored_although_the_database_goes_away(database, tmp_path, point):
+    """[S14], I6: a host reports it once for each link; nobody else tells."""
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+        left = [DatabaseUnavailable("The reply was lost.")]
+
+        def lose() -> None:
+            if left:
+                raise left.pop()
+
+        faults.arm(point, lose)
+        try:
+            process.die("killed", signal=9)
+            state = await h.turn(session, turn)
+        finally:
+            faults.disarm(point)
+        assert not left and state["status"] == "interrupted" and state["error"]["code"] == "process_lost"
+        assert [kind for kind in await h.kinds(session) if kind == "session.process_failed"] == ["session.process_failed"]
+
+
+async def test_what_a_process_says_after_it_settled_changes_nothing_though_it_comes_with_the_settlement(database, tmp_path):
+    """[S10], I1: a flush appends before it settles, so an output in one batch with the settlement before it would make that stale."""
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+        process.settle(turn, "completed", result=1)
+        process.output(turn, "late")
+        process.settle(turn, "failed", error={"code": "handler_failed"})
+        state = await h.turn(session, turn)
+        assert state["status"] == "completed" and state["result"] == 1
+        following = (await h.enqueue(session))["id"]
+        await process.began(following)
+        process.settle(following)
+        assert (await h.turn(session, following))["status"] == "completed"
+        assert "turn.output" not in await h.kinds(session)
