@@ -52,6 +52,7 @@ from helmr.control.upkeep.heartbeat import Heartbeat
 from helmr.control.upkeep.idle_close import IdleClose
 from helmr.control.upkeep.linked import Linked
 from helmr.control.upkeep.lost_workers import LostWorkers
+from helmr.control.upkeep.orphans import Orphans
 from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.receipts import OldReceipts
@@ -63,7 +64,7 @@ from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable, Inv
 from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
-LED: Final = (Closings, Deadlines, IdleClose, LostWorkers, OldReceipts, PayloadExpiry, Placement)
+LED: Final = (Closings, Deadlines, IdleClose, LostWorkers, OldReceipts, Orphans, PayloadExpiry, Placement)
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, Overdue)
 """Duties that every control plane has for its own links."""

@@ -7,9 +7,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.service.races.forcing import quiet
 from tests.service.scripted import House
 
 from helmr.control.service.plane import ControlPlane, PlaneConfig
+from helmr.control.upkeep.closings import Closings
+from helmr.control.upkeep.deadlines import Deadlines
+from helmr.control.upkeep.linked import Linked
+from helmr.control.upkeep.lost_workers import LostWorkers
+from helmr.control.upkeep.orphans import Orphans
+from helmr.control.upkeep.overdue import Overdue
+from helmr.control.upkeep.placement import Placement
 from helmr.objects.folder import FolderStore
 
 
@@ -41,3 +49,22 @@ def _hear(plane: ControlPlane) -> Any:
         plane.noticed(payload)
 
     return hear
+
+
+async def take_over(h: House, tmp_path: Path) -> ControlPlane:
+    """The control plane of `h` dies, with all that it meant to do next; another takes over, and the worker links to it."""
+    h.host.disconnect()
+    await h.plane.stop()
+    h.plane = h.host.plane = await successor(h, tmp_path)
+    h.host.said.clear()
+    h.host.connect()
+    await h.host.told("welcome")
+    await quiet(h.plane)
+    return h.plane
+
+
+async def duties(plane: ControlPlane) -> None:
+    """One round of the periodic duties that find what a dead control plane left undone (I6)."""
+    for duty in (Deadlines, Overdue, Closings, Placement, Linked, LostWorkers, Orphans):
+        await duty(plane).run()
+    await quiet(plane)

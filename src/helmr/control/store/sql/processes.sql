@@ -46,6 +46,11 @@ SELECT id, computer_id, channel FROM sessions WHERE end_deadline_at IS NOT NULL 
 -- What a Computer's Sessions should know: those with a process.
 SELECT * FROM sessions WHERE computer_id = :computer_id AND process <> 'none' ORDER BY id;
 
+-- name: orphans(count)
+-- Processes of Computers that don't run any more.
+SELECT s.id, s.channel, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
+WHERE c.residency IN ('cold', 'unavailable') AND s.process <> 'none' LIMIT :count;
+
 -- name: alive_session(id)^
 SELECT * FROM sessions WHERE id = :id AND process <> 'none';
 
