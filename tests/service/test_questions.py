@@ -559,6 +559,28 @@ async def test_output_and_questions_of_a_turn_share_eight_mebibytes(database, tm
         assert asked + written == 32 * part
 
 
+async def test_an_expired_payload_leaves_who_answered_and_when(database, tmp_path):
+    """[S22]: what was asked and answered is gone, and nothing is left to compare another answer with; a key's receipt is kept."""
+    async with asking(database, tmp_path) as (h, asked):
+        first = await asked.answer(key="k")
+        op = asked.process.say("question.ask", turn=asked.turn, question=TEXT)
+        await asked.process.acknowledged(op)
+        asked.process.settle(asked.turn)
+        await h.turn(asked.session, asked.turn)
+        await h.plane.controls.close(h.principal, asked.session, None)
+        await h.plane.retention.delete_data(h.principal, asked.session, None)
+        answered, cancelled = json.loads(await h.plane.questions.list(h.principal, asked.session, asked.turn, (), None, 50))["items"]
+        for state in (answered, cancelled):
+            assert not {"question", "answer"} & state.keys() and state["payload_expired_at"]
+        assert answered["responded_by"] == first["responded_by"] and answered["settled_at"] == first["responded_at"]
+        assert cancelled["reason"] == "turn_terminated"
+        assert await asked.answer(key="k") == first | {"replayed": True}
+        with pytest.raises(QuestionAlreadyResponded):
+            await asked.answer()
+        with pytest.raises(QuestionCancelled):
+            await asked.answer(id=cancelled["id"])
+
+
 async def test_what_a_session_waits_for_names_its_questions(database, tmp_path):
     """[S23]."""
     async with asking(database, tmp_path) as (h, asked):

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
+from helmr.cli.wording import asked_lines, how_to_answer
 from helmr.dev.screen import Screen
 from helmr.protocol import jsontext
 from helmr.protocol.errors import HelmrError
@@ -85,7 +86,11 @@ class Lines:
         if kind == "turn.output":
             for part in data:
                 self._part(part)
-        elif kind in _ENDS or kind in ("session.held", "session.closed", "session.process_failed"):
+        elif kind == "question.asked":
+            self._flush()
+            for line in (*asked_lines(data["question"], numbered=False), how_to_answer(data["question_id"], data["question"])):
+                self._line(f"[{kind}] {line}")
+        elif kind in _ENDS or kind in ("session.held", "session.closed", "session.process_failed", "question.cancelled"):
             self._flush()
             self._line(f"[{kind}]{_facts(data)}")
 

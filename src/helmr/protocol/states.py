@@ -32,6 +32,9 @@ DeploymentStatus = Literal["building", "deployed", "failed"]
 MessageStatus = Literal["admitted", "started", "delivered", "rejected"]
 QuestionStatus = Literal["pending", "responded", "cancelled"]
 
+QuestionReason = Literal["withdrawn", "turn_stopping", "session_closing", "turn_terminated"]
+"""Why a question was cancelled: taken back, a stop mark, a close, the end of its Turn. [Q4], [S11], [S18]."""
+
 EventKind = Literal[
     "turn.queued",
     "turn.running",

@@ -89,6 +89,26 @@ def test_each_problem_of_a_project_has_a_line_of_its_own() -> None:
     ]
 
 
+def test_a_question_is_shown_with_the_command_that_answers_it() -> None:
+    """[Q5]: whoever watches `helmr dev` sees why the Turn waits."""
+    both = Both()
+    lines = Lines("asker", SESSION, both.screen)
+    options = [{"id": "y", "label": "Yes", "value": 1}, {"id": "n", "label": "No\nreally", "value": 0}]
+    question = {"prompt": text("Go\non?"), "answer": {"type": "choice", "options": options}}
+    lines.add({"kind": "turn.output", "data": text("before")})
+    lines.add({"kind": "question.asked", "data": {"question_id": "q1", "question": question}})
+    lines.add({"kind": "question.cancelled", "data": {"question_id": "q1", "reason": "turn_stopping"}})
+    assert both.out.getvalue().splitlines() == [
+        "asker 00abcd | before",
+        "asker 00abcd | [question.asked] | Go",
+        "asker 00abcd | [question.asked] | on?",
+        "asker 00abcd | [question.asked]   y  Yes",
+        "asker 00abcd | [question.asked]   n  No\\nreally",
+        "asker 00abcd | [question.asked] helmr question answer q1 --choose ID",
+        "asker 00abcd | [question.cancelled] reason=turn_stopping",
+    ]
+
+
 def test_pieces_become_whole_lines_and_the_rest_comes_at_the_end_of_the_turn() -> None:
     both = Both()
     lines = Lines("echo", SESSION, both.screen)

@@ -11,7 +11,7 @@ from helmr.control.service.core import Effects, record
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import holds, messages, questions, sessions, turns
 from helmr.protocol.ids import HoldId, new_id
-from helmr.protocol.states import HoldKind, StopCause
+from helmr.protocol.states import HoldKind, QuestionReason, StopCause
 
 Entry = tuple[str | None, str, bytes]
 
@@ -48,7 +48,7 @@ async def mark(connection: Connection, effects: Effects, session: Any, cause: St
     effects.guests.add(str(session["id"]))
 
 
-async def cancel_questions(connection: Connection, session: Any, reason: str) -> list[Entry]:
+async def cancel_questions(connection: Connection, session: Any, reason: QuestionReason) -> list[Entry]:
     """Cancel the running Turn's pending questions; gives their events."""
     cancelled = await questions.cancel_questions(connection, turn_id=session["running_turn"], reason=reason)
     if not cancelled:
