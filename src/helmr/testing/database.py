@@ -26,6 +26,7 @@ from helmr.testing.clock import INSTALL, SEARCH_PATH
 
 _SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300", "autovacuum": "off"}
 _BUILDING = 0x48454C10
+_numbers = itertools.count(1)
 
 
 class DatabaseServer:
@@ -34,12 +35,11 @@ class DatabaseServer:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or Path(tempfile.gettempdir()) / f"helmr-tests-{os.geteuid()}"
         self._postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder / "postgres", settings=_SETTINGS))
-        self._numbers = itertools.count(1)
         self._users = -1
         self._known: set[str] = set()
         self._idle: list[str] = []
         self._portal: BlockingPortal
-        self._admin: asyncpg.Connection[asyncpg.Record]
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
     def __enter__(self) -> Self:
         self._make_folder()
@@ -47,7 +47,11 @@ class DatabaseServer:
         fcntl.flock(self._users, fcntl.LOCK_SH)
         self._loop = start_blocking_portal()
         self._portal = self._loop.__enter__()
-        self._portal.call(self._start)
+        try:
+            self._portal.call(self._start)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -84,14 +88,22 @@ class DatabaseServer:
 
     async def _start(self) -> None:
         await self._postgres.start()
-        self._admin = await asyncpg.connect(self._postgres.dsn("postgres"))
+        self._connection = await asyncpg.connect(self._postgres.dsn("postgres"))
         await self._drop_leftovers()
         self._template = await self._make_template()
 
+    @property
+    def _admin(self) -> asyncpg.Connection[asyncpg.Record]:
+        assert self._connection is not None
+        return self._connection
+
     async def _leave(self) -> None:
-        for dsn in self._idle:
-            await self._drop(_name(dsn))
-        await self._admin.close()
+        if self._connection is not None:
+            for dsn in self._idle:
+                await self._drop(_name(dsn))
+            await self._connection.close()
+        # Given back before it is asked for alone: of two that leave at once, one gets it.
+        fcntl.flock(self._users, fcntl.LOCK_UN)
         try:
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -115,7 +127,7 @@ class DatabaseServer:
         self._idle.append(dsn)
 
     async def _create(self, template: str) -> str:
-        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        name = f"test_{os.getpid()}_{next(_numbers)}"
         await self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self._postgres.dsn(name)
 

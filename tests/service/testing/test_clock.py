@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -104,3 +106,22 @@ async def test_two_that_are_borrowed_at_once_are_two(database_server: DatabaseSe
     async with borrowed(database_server) as one, borrowed(database_server) as two:
         await move(one, 100.0)
         assert await two.fetchval("SELECT seconds FROM helmr_clock.ahead") == 0
+
+
+def test_the_last_that_leaves_stops_the_server_and_a_start_that_failed_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
+    folder.chmod(0o711)
+    pid_file = folder / "databases" / "postgres" / "data" / "postmaster.pid"
+    try:
+        with DatabaseServer(folder / "databases") as one:
+            with DatabaseServer(folder / "databases") as two:
+                assert two.borrow() != one.borrow()
+            assert pid_file.exists()
+            with monkeypatch.context() as broken:
+                broken.setattr("helmr.testing.database.load", lambda: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    DatabaseServer(folder / "databases").__enter__()
+            assert pid_file.exists()
+        assert not pid_file.exists()
+    finally:
+        shutil.rmtree(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -63,6 +64,15 @@ async def test_a_second_start_uses_the_running_server(postgres: EmbeddedPostgres
     assert again.adopted
     assert not postgres.adopted
     assert await pid_of(dsn) == first
+
+
+async def test_of_several_that_start_at_once_each_finds_the_database(postgres: EmbeddedPostgres, open_folder: Path) -> None:
+    admin = await asyncpg.connect(postgres.dsn("postgres"))
+    for _ in range(5):
+        await admin.execute("DROP DATABASE helmr WITH (FORCE)")
+        found = await asyncio.gather(*(embedded(open_folder).start() for _ in range(4)))
+        assert set(found) == {postgres.dsn()}
+    await admin.close()
 
 
 async def test_commits_survive_a_killed_server(postgres: EmbeddedPostgres) -> None:

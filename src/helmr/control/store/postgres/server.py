@@ -144,6 +144,8 @@ class EmbeddedPostgres:
         try:
             if await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE) is None:
                 await connection.execute(f"CREATE DATABASE {DATABASE}")
+        except (asyncpg.DuplicateDatabaseError, asyncpg.UniqueViolationError):
+            pass  # Another process that started at the same time has made it.
         finally:
             await connection.close()
 
