@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.contract.stage import AGENTS, Stage
+from tests.service.timelines import check_events
 
 from helmr.testing import Runtime
 from helmr.testing.database import DatabaseServer
@@ -14,4 +15,6 @@ from helmr.testing.database import DatabaseServer
 @pytest.fixture(scope="module")
 async def stage(anyio_backend: str, helmr_database_server: DatabaseServer) -> AsyncIterator[Stage]:
     async with Runtime(helmr_database_server, AGENTS) as runtime:
-        yield Stage(runtime)
+        stage = Stage(runtime)
+        yield stage
+        stage.examine(check_events)

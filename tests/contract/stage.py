@@ -106,10 +106,14 @@ class Stage:
 
     def execute(self, statement: str, *values: Any) -> None:
         """What no Agent and no person can bring about, straight in the runtime's database."""
+        self.examine(lambda connection: connection.execute(statement, *values))
+
+    def examine(self, work: Callable[[Any], Awaitable[Any]]) -> None:
+        """Do something with a connection to the runtime's database."""
         plane = self.runtime._engine.plane
 
         async def run() -> None:
             async with plane.server.plane.database.connection() as connection:
-                await connection.execute(statement, *values)
+                await work(connection)
 
         plane.loop.run(run())

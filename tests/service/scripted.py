@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.model.invariants import check
+from tests.service.timelines import check_events
 
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import Principal, ensure_environment
@@ -335,6 +336,7 @@ async def house(dsn: str, tmp_path: Path, *agents: AgentManifest, size: int = 8)
         assert database.deadlocks == 0, "a transaction was run again after a deadlock (I3)"
         async with database.connection() as connection:
             await check(connection)
+            await check_events(connection)
         await database.stop()
 
 

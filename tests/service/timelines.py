@@ -1,0 +1,14 @@
+"""Every event that a test made says what its kind is declared to say [E1]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from helmr.protocol import jsontext
+from helmr.protocol.timeline import misfits
+
+
+async def check_events(connection: Any) -> None:
+    rows = await connection.fetch("SELECT DISTINCT ON (kind, data) kind, data FROM events")
+    found = misfits([(row["kind"], jsontext.loads(row["data"])) for row in rows])
+    assert not found, found
