@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tests.service.scripted import house
 
+from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import Principal
+from helmr.objects.folder import FolderStore
 from helmr.protocol.errors import (
     AnswerInvalid,
     Forbidden,
@@ -497,6 +499,21 @@ async def test_an_end_whose_notice_was_lost_is_told_by_the_safety_poll(database,
         h.plane.links.poke()
         told = await asked.process.heard("question.answer" if how == "answer" else "question.cancelled")
         assert told["ask"] == asked.op
+
+
+async def test_an_answer_given_to_another_control_plane_reaches_the_process(database, tmp_path):
+    """DESIGN 3, I6: without any notice between the two; the same answer at both is one."""
+    async with asking(database, tmp_path) as (h, asked):
+        other = ControlPlane(h.database, FolderStore(tmp_path / "other"), PlaneConfig())
+        await other.start()
+        try:
+            place = (asked.session, asked.turn, asked.id)
+            first = await other.questions.respond(h.principal, *place, MAIN, "r1", None)
+            assert json.loads(first.body) | {"replayed": True} == await asked.answer()
+            h.plane.links.poke()
+            assert (await asked.process.heard("question.answer"))["answer"] == MAIN
+        finally:
+            await other.stop()
 
 
 @pytest.mark.parametrize(

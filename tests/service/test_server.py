@@ -54,6 +54,18 @@ async def test_an_empty_database_is_migrated_and_served(empty_database: str, tmp
         assert (await session.get("/v1/sessions", headers={"Authorization": "Bearer hlmr_sk_other"})).status == 401
 
 
+async def test_a_configured_key_may_what_a_newer_version_adds(database: str, tmp_path: Path, bounded: Bounded) -> None:
+    """[Q4], 14: the key of an operator or of `helmr dev` answers questions, also where it is older than they are."""
+    async with serving(database, tmp_path) as server:
+        before = await server.plane.principals.authenticate(KEY)
+    connection = await asyncpg.connect(database)
+    await connection.execute("UPDATE principals SET permissions = array_remove(permissions, 'questions.respond')")
+    await connection.close()
+    async with serving(database, tmp_path) as server, bounded():
+        after = await server.plane.principals.authenticate(KEY)
+    assert after == before and "questions.respond" in after.permissions
+
+
 async def test_two_control_planes_start_on_one_database_and_one_goes(database: str, tmp_path: Path, bounded: Bounded) -> None:
     async with serving(database, tmp_path) as first:
         async with serving(database, tmp_path) as second, calling(second) as session, bounded():

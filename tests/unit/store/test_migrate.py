@@ -133,3 +133,28 @@ def test_files_run_by_number_and_pre_before_post(tmp_path: Path) -> None:
     for name in ("0002_b.pre.sql", "0001_a.post.sql", "0001_a.pre.sql"):
         (tmp_path / name).write_text("SELECT 1")
     assert [str(migration) for migration in load(tmp_path)] == ["0001_a.pre", "0001_a.post", "0002_b.pre"]
+
+
+async def test_questions_that_older_code_asked_are_listed_for_their_environment(empty_database: str) -> None:
+    """0005, [Q5], STYLE 19: those of before, and those that older code asks while newer code is there already."""
+    session, environment = "01900000-0000-7000-8000-000000000001", "01900000-0000-7000-8000-000000000002"
+
+    async def ask(number: int) -> None:
+        await value(
+            empty_database,
+            f"""INSERT INTO questions (id, session_id, turn_id, channel, op, status, question, created_at)
+            VALUES (gen_random_uuid(), '{session}', '{session}', 1, {number}, 'pending', '', now())""",
+        )
+
+    older = [migration for migration in load() if migration.number < 5]
+    await migrate(empty_database, older)
+    await value(
+        empty_database,
+        f"""INSERT INTO sessions (id, environment_id, deployment_id, agent, template, input_kind, root_session_id, created_at)
+        VALUES ('{session}', '{environment}', '{session}', 'a', 't', 'text', '{session}', now())""",
+    )
+    await ask(1)
+    await migrate(empty_database, [migration for migration in load() if migration.phase == "pre"])
+    await ask(2)
+    await migrate(empty_database)
+    assert await value(empty_database, f"SELECT count(*) FROM questions WHERE environment_id = '{environment}'") == 2

@@ -16,12 +16,14 @@ from helmr.control.api.route import Route
 from helmr.protocol import errors, limits
 from helmr.protocol.shapes import Capabilities
 
-FEATURES = ("sessions", "turns", "messages", "events", "events.stream", "agents", "deployments", "workers")
+FEATURES = ("sessions", "turns", "messages", "questions", "events", "events.stream", "agents", "deployments", "workers")
 LIMITS = {
     "input_bytes": limits.INPUT_BYTES,
     "content_bytes": limits.CONTENT_BYTES,
     "content_parts": limits.CONTENT_PARTS,
     "turn_output_bytes": limits.TURN_OUTPUT_BYTES,
+    "question_options": limits.QUESTION_OPTIONS,
+    "answer_bytes": limits.ANSWER_BYTES,
     "response_bytes": limits.RESPONSE_BYTES,
     "key_bytes": limits.KEY_BYTES,
     "labels": limits.LABELS,

@@ -162,9 +162,12 @@ async def create_key(connection: Connection, environment_id: str, name: str, per
 
 
 async def store_key(connection: Connection, environment_id: str, name: str, token: str, permissions: tuple[str, ...] = PERMISSIONS) -> None:
-    """Store a key's hash under a new principal. Nothing happens when the key is already there."""
+    """Store a key's hash under a new principal. One that is there keeps its principal, and may what `permissions` says now: what an
+    operator configured gets what a newer version adds."""
     digest = hashlib.sha256(token.encode()).digest()
-    if await identity.principal_by_token(connection, token_hash=digest) is not None:
+    known = await identity.principal_by_token(connection, token_hash=digest)
+    if known is not None:
+        await identity.set_permissions(connection, id=known["id"], permissions=list(permissions))
         return
     principal_id = new_id()
     await identity.insert_principal(

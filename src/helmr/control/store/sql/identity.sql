@@ -5,6 +5,9 @@ WHERE k.token_hash = :token_hash AND k.revoked_at IS NULL AND (k.expires_at IS N
 -- name: insert_principal(id, environment_id, kind, name, permissions)!
 INSERT INTO principals (id, environment_id, kind, name, permissions) VALUES (:id, :environment_id, :kind, :name, :permissions);
 
+-- name: set_permissions(id, permissions)!
+UPDATE principals SET permissions = :permissions WHERE id = :id AND permissions <> :permissions;
+
 -- name: insert_key(id, principal_id, token_hash)!
 INSERT INTO api_keys (id, principal_id, token_hash) VALUES (:id, :principal_id, :token_hash);
 
