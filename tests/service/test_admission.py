@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import math
 from datetime import datetime
@@ -337,6 +338,45 @@ async def test_two_control_planes_give_out_one_burst(database, tmp_path):
         assert await count(h, "turns") + await count(h, "sessions") - 4 == 25
 
 
+@pytest.mark.parametrize("ways", [*itertools.combinations_with_replacement(("enqueue", "create", "spawn"), 2)], ids="-".join)
+async def test_the_last_token_goes_to_one_of_two_that_ask_at_once_on_two_control_planes(database, tmp_path, ways):
+    """[S5], I3: both wait for the bucket before they look into it; whoever comes second sees it empty."""
+    async with house(database, tmp_path) as h:
+        sessions = [(await h.create(None))["session"]["id"] for _ in range(2)]
+        other = ControlPlane(h.database, FolderStore(tmp_path / "blobs"))
+        await other.start()
+        try:
+            await limit(h, SLOW, 1)
+
+            async def ask(plane: ControlPlane, way: str, session: str) -> Any:
+                if way == "enqueue":
+                    return await plane.turns.enqueue(h.principal, session, [{"type": "text", "text": "x"}], None)
+                if way == "create":
+                    return await plane.sessions.create(h.principal, agent="talker")
+                return await plane.sessions.spawn(session_principal(session, h.principal.environment_id), agent="talker")
+
+            async with h.database.connection() as holder, h.database.connection() as watcher:
+                transaction = holder.transaction()
+                await transaction.start()
+                await holder.execute("SELECT FROM admission_buckets FOR UPDATE")
+                asking = [
+                    asyncio.create_task(ask(plane, way, session))
+                    for plane, way, session in zip((h.plane, other), ways, sessions, strict=True)
+                ]
+                async with asyncio.timeout(5):
+                    while await watcher.fetchval(_WAITING) < 2:
+                        await asyncio.sleep(0.001)  # the database tells nobody that somebody waits
+                await transaction.commit()
+            found = await asyncio.gather(*asking, return_exceptions=True)
+        finally:
+            await other.stop()
+        assert sorted(isinstance(outcome, AdmissionUnavailable) for outcome in found) == [False, True], found
+
+
+_WAITING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND cardinality(pg_blocking_pids(pid)) > 0"""
+
 _STEP = st.tuples(st.sampled_from(["first", "second", "both"]), st.integers(1, 12), st.sampled_from([0.0, 0.0, 0.001, 0.01]))
 
 
@@ -350,9 +390,9 @@ def test_over_any_time_no_more_is_admitted_than_the_rate_and_the_burst_allow(dat
 async def _play(dsn: str, rate: float, burst: int, steps: list[tuple[str, int, float]]) -> None:
     async with bench(dsn) as b:
         environment = await _environment(b, rate=rate, burst=burst)
-        session = (await b.session())[0]
+        sessions = [(await b.session())[0] for _ in range(2)]
         async with b.database.connection() as connection:
-            await connection.execute("UPDATE sessions SET environment_id = $1 WHERE id = $2", environment, session)
+            await connection.execute("UPDATE sessions SET environment_id = $1 WHERE id = ANY ($2::uuid[])", environment, sessions)
             began: datetime = await connection.fetchval(
                 "UPDATE admission_buckets SET tokens = burst, filled_at = clock_timestamp() WHERE environment_id = $1 RETURNING filled_at",
                 environment,
@@ -360,14 +400,10 @@ async def _play(dsn: str, rate: float, burst: int, steps: list[tuple[str, int, f
         asked: list[tuple[datetime, int, int]] = []
         for who, count_, pause in steps:
             await asyncio.sleep(pause)
-            batches = [Batch(admits=[dataclasses.replace(admit(session), environment_id=environment) for _ in range(count_)])]
-            seconds = [who != "first"] if who != "both" else [False, True]
-            batches *= len(seconds)
+            planes = {"first": (0,), "second": (1,), "both": (0, 1)}[who]
+            batches = [[dataclasses.replace(admit(sessions[n]), environment_id=environment) for _ in range(count_)] for n in planes]
             found = await asyncio.gather(
-                *[
-                    b.flush(Batch(admits=[dataclasses.replace(item, turn_id=new_id()) for item in batch.admits]), wait=True, second=second)
-                    for batch, second in zip(batches, seconds, strict=True)
-                ]
+                *[b.flush(Batch(admits=items), wait=True, second=n == 1) for n, items in zip(planes, batches, strict=True)]
             )
             for outcome in found:
                 rows = outcome["admit"]
