@@ -62,6 +62,7 @@ async def cast(stage):
 
 
 async def test_turn_interrupt_interrupts_one_running_turn_without_a_hold_or_effects_on_owned_sessions(stage, cast):
+    """[S15]."""
     await cast.running["parent"].interrupt()
     assert (await cast.running["parent"].wait()).status == "interrupted"
     assert (await cast.queued.wait()).status == "completed", "the next Turn runs once the handler has stopped"
@@ -71,6 +72,7 @@ async def test_turn_interrupt_interrupts_one_running_turn_without_a_hold_or_effe
 
 @pytest.mark.parametrize("target", ["queued", "settled"])
 async def test_turn_interrupt_of_a_queued_or_settled_turn_is_rejected(stage, cast, target):
+    """[S15]."""
     turn = cast.queued
     if target == "settled":
         turn = (await stage.begin(nothing)).turn
@@ -80,7 +82,7 @@ async def test_turn_interrupt_of_a_queued_or_settled_turn_is_rejected(stage, cas
 
 
 async def test_session_interrupt_stops_the_running_turns_and_holds_the_session_and_what_it_owns(stage, cast):
-    """Queued Turns stay queued; started Sessions go on."""
+    """[S16]: queued Turns stay queued; started Sessions go on."""
     receipt = await cast.parent.interrupt()
     assert {(await cast.running[name].wait()).status for name in ("parent", "child")} == {"interrupted"}
     assert await cast.statuses() == {"parent": "interrupted", "child": "interrupted", "started": "running", "queued": "queued"}
@@ -91,6 +93,7 @@ async def test_session_interrupt_stops_the_running_turns_and_holds_the_session_a
 
 @pytest.mark.parametrize("status", ["closing", "closed"])
 async def test_a_closing_or_closed_session_cannot_be_interrupted(stage, cast, status):
+    """[S16]."""
     await (cast.parent.close() if status == "closing" else cast.parent.cancel())
     assert (await cast.parent.get()).status == status
     with pytest.raises(SessionNotOpen):
@@ -98,6 +101,7 @@ async def test_a_closing_or_closed_session_cannot_be_interrupted(stage, cast, st
 
 
 async def test_resume_releases_one_hold_by_id_and_the_interrupted_turn_is_not_replayed(stage, cast):
+    """[S17]."""
     first, second = await cast.parent.interrupt(), await cast.parent.interrupt()
     await cast.running["parent"].wait()
     with pytest.raises(HoldNotFound):
@@ -113,6 +117,7 @@ async def test_resume_releases_one_hold_by_id_and_the_interrupted_turn_is_not_re
 
 
 async def test_close_rejects_new_turns_in_the_owned_tree_and_drains_what_can_run(stage, cast):
+    """[S18]."""
     assert (await cast.parent.close()).status == "closing"
     for session in (cast.parent, cast.child):
         with pytest.raises(SessionNotOpen):
@@ -127,7 +132,7 @@ async def test_close_rejects_new_turns_in_the_owned_tree_and_drains_what_can_run
 
 
 async def test_close_cancels_what_a_hold_blocks_and_pending_questions(stage, cast):
-    """It never waits on a hold or an unanswered question; the Turn that asked may go on."""
+    """[S18]: it never waits on a hold or an unanswered question; the Turn that asked may go on."""
 
     async def asks(turn, ctx):
         with pytest.raises(AskCancelled):
@@ -150,6 +155,7 @@ async def test_close_cancels_what_a_hold_blocks_and_pending_questions(stage, cas
 
 
 async def test_each_session_closes_once_its_work_has_settled_and_what_it_owns_has_closed(stage, cast):
+    """[S18]."""
     await cast.parent.close()
     await cast.running["parent"].interrupt()
     await cast.running["parent"].wait()
@@ -161,12 +167,14 @@ async def test_each_session_closes_once_its_work_has_settled_and_what_it_owns_ha
 
 
 async def test_cancel_stops_running_and_queued_turns_throughout_and_closes_at_once(stage, cast):
+    """[S19]."""
     assert (await cast.parent.cancel()).status == "closed"
     assert await cast.statuses() == {"parent": "cancelled", "child": "cancelled", "queued": "cancelled", "started": "running"}
     assert await cast.sessions() == ["closed", "closed", "open"]
 
 
 async def test_cancel_also_ends_a_session_that_is_closing(stage, cast):
+    """[S19]."""
     assert (await cast.parent.close()).status == "closing"
     assert (await cast.parent.cancel()).status == "closed"
     assert await cast.sessions() == ["closed", "closed", "open"]
@@ -174,6 +182,7 @@ async def test_cancel_also_ends_a_session_that_is_closing(stage, cast):
 
 @pytest.mark.parametrize("how", ["close", "cancel", "idle"])
 async def test_the_closed_event_records_how_it_closed(stage, how):
+    """[S20], [S21]."""
     made = await stage.client.sessions.create(agent="briefly")
     if how == "idle":
         await stage.runtime.clock.advance("601s")
@@ -184,6 +193,7 @@ async def test_the_closed_event_records_how_it_closed(stage, how):
 
 
 async def test_ending_a_closed_and_closing_a_closing_session_changes_nothing(stage, cast):
+    """[S20]."""
     await cast.parent.close()
     before = await stage.events(cast.parent)
     assert (await cast.parent.close()).status == "closing"

@@ -27,6 +27,7 @@ async def held(stage, kind, **options):
 
 @pytest.mark.parametrize("kind", ["interrupt", "process_failed", "recovery_gap", "storage_pressure"])
 async def test_a_hold_of_any_kind_pauses_dispatch(stage, kind):
+    """[S17]; `explain` says so [S23]."""
     session, _ = await held(stage, kind)
     turn = await session.enqueue(play(nothing))
     assert (await turn.get()).status == "queued" and (await turn.wait(timeout="30ms")).status == "timeout"
@@ -38,6 +39,7 @@ async def test_a_hold_of_any_kind_pauses_dispatch(stage, kind):
     ("kind", "inherited"), [("interrupt", True), ("process_failed", False), ("recovery_gap", False), ("storage_pressure", False)]
 )
 async def test_only_an_interrupt_reaches_owned_descendants(stage, kind, inherited):
+    """[S16]."""
     session, hold = await held(stage, kind)
     child = stage.by("spawn", session.id, agent="actor", input=play(nothing))
     ref = stage.client.sessions.ref(child["session"]["id"])
@@ -67,7 +69,7 @@ async def test_storage_pressure_is_released_by_the_system_alone(stage):
 
 
 async def test_three_failures_in_a_row_place_process_failed_and_a_resume_starts_a_new_process_that_runs_init(stage):
-    """`init` counts too; back-off lies between the tries."""
+    """[S14]: `init` counts too; back-off lies between the tries."""
     inits = []
 
     async def fails(ctx):
@@ -95,7 +97,7 @@ async def test_three_failures_in_a_row_place_process_failed_and_a_resume_starts_
 
 
 async def test_a_hold_does_not_keep_a_session_open(stage):
-    """Queued Turns that it blocks are no work: the idle period closes it, owned Sessions under an owner's interrupt too."""
+    """[S21]: queued Turns that it blocks are no work: the idle period closes it, owned Sessions under an owner's interrupt too."""
     parent = await stage.client.sessions.create(agent="actor")
     await parent.session.interrupt()
     child = stage.by("spawn", parent.session.id, agent="briefly", input=play(nothing))

@@ -31,6 +31,7 @@ async def blocked(stage):
 
 
 async def test_enqueue_while_a_turn_runs_is_a_new_turn_at_the_end_of_the_queue(stage):
+    """[S6], [S8]."""
     made, gate = await blocked(stage)
     turns = [await made.session.enqueue(play(nothing)) for _ in range(3)]
     assert [turn.sequence for turn in turns] == [2, 3, 4]
@@ -42,6 +43,7 @@ async def test_enqueue_while_a_turn_runs_is_a_new_turn_at_the_end_of_the_queue(s
 
 
 async def test_enqueue_while_held_waits_until_the_session_can_process_it(stage):
+    """[S6], [S17]."""
     made = await stage.client.sessions.create(agent="actor")
     hold = (await made.session.interrupt()).hold_id
     turn = await made.session.enqueue(play(nothing))
@@ -51,6 +53,7 @@ async def test_enqueue_while_held_waits_until_the_session_can_process_it(stage):
 
 
 async def test_enqueue_is_refused_once_closing(stage):
+    """[S6], [S18]."""
     made, gate = await blocked(stage)
     await made.session.close()
     with pytest.raises(SessionNotOpen):
@@ -61,6 +64,7 @@ async def test_enqueue_is_refused_once_closing(stage):
 
 @pytest.mark.parametrize("target", ["without a handler", "queued", "settled", "settling", "stopping"])
 async def test_exact_send_to_a_turn_that_takes_none_is_refused_not_redirected(stage, target):
+    """[S7]."""
     listening, leave, hang = Gate(), Gate(), Gate()
 
     async def handler(turn, ctx):
@@ -103,7 +107,7 @@ async def test_exact_send_to_a_turn_that_takes_none_is_refused_not_redirected(st
 
 
 async def test_accepting_a_message_does_not_mean_that_it_was_handled(stage):
-    """Its delivery is in the events; started messages are finished before the Turn ends, unstarted ones rejected."""
+    """[S7]: its delivery is in the events; started messages are finished before the Turn ends, unstarted ones rejected."""
     taken, leave = Gate(), Gate()
 
     async def handler(turn, ctx):
@@ -129,6 +133,7 @@ async def test_accepting_a_message_does_not_mean_that_it_was_handled(stage):
 
 
 async def test_a_message_never_answers_a_question(stage):
+    """[Q3]."""
     answered = Gate()
 
     async def handler(turn, ctx):
@@ -148,6 +153,8 @@ async def test_a_message_never_answers_a_question(stage):
 
 
 async def test_a_failed_turn_does_not_block_the_next_and_the_session_stays_open(stage):
+    """[S8]."""
+
     async def fails(turn, ctx):
         raise ValueError("on purpose")
 

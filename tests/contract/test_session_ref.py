@@ -85,6 +85,8 @@ async def test_turns_list_is_in_admission_order_in_pages_of_1_to_100(stage, sett
 
 
 async def test_events_list_begins_after_0_with_100_and_at_most_1000(stage):
+    """[E3]."""
+
     async def chatty(turn, ctx):
         await turn.output.pipe(str(number) for number in range(1100))
 
@@ -108,6 +110,7 @@ async def test_events_list_begins_after_0_with_100_and_at_most_1000(stage):
 
 
 async def test_events_stream_follows_from_after_to_the_end(stage):
+    """[E4]."""
     made = await stage.begin(nothing)
     await made.turn.wait()
     await made.session.close()

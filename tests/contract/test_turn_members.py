@@ -169,6 +169,8 @@ async def test_output_pipe_stops_with_its_signal_and_keeps_what_was_taken(stage)
 
 
 async def test_respond_stages_one_response_that_success_publishes(stage):
+    """[S10]."""
+
     async def twice(turn, ctx):
         await turn.respond("first")
         with pytest.raises(ResponseAlreadyStaged):
@@ -212,6 +214,8 @@ async def test_on_message_hands_over_messages_one_at_a_time_in_order_to_one_hand
 
 
 async def test_ask_asks_a_person_and_gives_the_answer(stage):
+    """[Q1], [Q5]."""
+
     async def handler(turn, ctx):
         said = await turn.ask({"prompt": "Go on?", "answer": {"type": "text"}})
         return [said.answer, said.responded_by.kind]
@@ -224,6 +228,8 @@ async def test_ask_asks_a_person_and_gives_the_answer(stage):
 
 
 async def test_only_a_root_session_asks(stage):
+    """[Q1]."""
+
     async def handler(turn, ctx):
         with pytest.raises(RootSessionRequired):
             await turn.ask({"prompt": "Go on?", "answer": {"type": "text"}})
@@ -236,7 +242,7 @@ async def test_only_a_root_session_asks(stage):
 
 
 async def test_what_is_started_and_not_awaited_fails_the_turn(stage):
-    """ "Await every operation you start before the handler returns." """
+    """[S10]."""
 
     async def handler(turn, ctx):
         turn.output.write("forgotten")

@@ -100,7 +100,7 @@ async def test_failed_has_an_error_and_never_result_or_response(stage, raises, c
 
 
 async def test_failed_past_its_deadline(stage):
-    """`max_turn_duration`, human waits included; no hold."""
+    """[S12]: `max_turn_duration`; no hold."""
     made = await stage.begin(sleeps, agent="briefly")
     await stage.until(made.session, "turn.output")
     await stage.runtime.clock.advance("301s")
@@ -153,6 +153,7 @@ async def test_cancelled_while_running_or_queued_has_nothing(stage):
 
 
 async def test_a_terminal_status_never_changes(stage):
+    """[S11], I1."""
     gate = Gate()
 
     async def waits(turn, ctx):
