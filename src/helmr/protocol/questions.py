@@ -164,7 +164,7 @@ def choice_answer(question: Mapping[str, Any], ids: Sequence[str], text: str | N
     options: Sequence[Mapping[str, Any]] = spec["options"]
     unknown = sorted(set(ids) - {option["id"] for option in options})
     if unknown:
-        raise AnswerInvalid(f"The question has no option {unknown[0]!r}.")
+        raise AnswerInvalid(f"The question has no option {_brief(unknown[0])}.")
     found: ChoiceAnswer = {
         "type": "choice",
         "selections": [{"id": option["id"], "value": option["value"]} for option in options if option["id"] in ids],
@@ -191,13 +191,8 @@ def _choice_answer(spec: Mapping[str, Any], value: object) -> dict[str, Any]:
     answer = _members(value, {"type", "selections", "text"}, "The answer to a choice", AnswerInvalid, optional={"text"})
     if answer["type"] != "choice" or not isinstance(answer["selections"], (list, tuple)):
         raise AnswerInvalid('This question takes {"type": "choice", "selections": [{"id", "value"}]}.')
-    selections = [_selection(spec["options"], item) for item in cast("Sequence[object]", answer["selections"])]
-    places = [place for place, _ in selections]
-    if any(later <= earlier for earlier, later in pairwise(places)):
-        raise AnswerInvalid("Selections are named once each, in the order of the question's options.")
-    if len(selections) > 1 and not spec.get("multiple"):
-        raise AnswerInvalid("This question takes one selection.")
-    found: dict[str, Any] = {"type": "choice", "selections": [selection for _, selection in selections]}
+    selections = _selections(spec, cast("Sequence[object]", answer["selections"]))
+    found: dict[str, Any] = {"type": "choice", "selections": selections}
     text = answer.get("text", "")
     if not isinstance(text, str) or (text and not spec.get("allow_text")):
         raise AnswerInvalid("This question takes no text of one's own.")
@@ -210,14 +205,23 @@ def _choice_answer(spec: Mapping[str, Any], value: object) -> dict[str, Any]:
     return found
 
 
-def _selection(options: Sequence[Mapping[str, Any]], value: object) -> tuple[int, dict[str, Any]]:
-    selection = _members(value, {"id", "value"}, "A selection", AnswerInvalid)
-    for place, option in enumerate(options):
-        if option["id"] == selection["id"]:
-            if not _same_json(option["value"], selection["value"]):
-                raise AnswerInvalid(f"The value of the selection {option['id']!r} is another than the question's.")
-            return place, {"id": option["id"], "value": option["value"]}
-    raise AnswerInvalid(f"The question has no option {selection['id']!r}.")
+def _selections(spec: Mapping[str, Any], values: Sequence[object]) -> list[dict[str, Any]]:
+    """What was selected. Values are compared last, each once: they are large, and an answer may repeat anything."""
+    places = {option["id"]: place for place, option in enumerate(spec["options"])}
+    if len(values) > len(places):
+        raise AnswerInvalid(f"The answer has {len(values)} selections; the question has {len(places)} options.")
+    selections = [_members(value, {"id", "value"}, "A selection", AnswerInvalid) for value in values]
+    for selection in selections:
+        if not isinstance(selection["id"], str) or selection["id"] not in places:
+            raise AnswerInvalid(f"The question has no option {_brief(selection['id'])}.")
+    if any(places[later["id"]] <= places[earlier["id"]] for earlier, later in pairwise(selections)):
+        raise AnswerInvalid("Selections are named once each, in the order of the question's options.")
+    if len(selections) > 1 and not spec.get("multiple"):
+        raise AnswerInvalid("This question takes one selection.")
+    for selection in selections:
+        if not _same_json(spec["options"][places[selection["id"]]]["value"], selection["value"]):
+            raise AnswerInvalid(f"The value of the selection {selection['id']!r} is another than the question's.")
+    return [{"id": selection["id"], "value": spec["options"][places[selection["id"]]]["value"]} for selection in selections]
 
 
 def _same_json(one: object, other: object) -> bool:
@@ -225,6 +229,12 @@ def _same_json(one: object, other: object) -> bool:
         return jsontext.canonical(one) == jsontext.canonical(other)
     except ContentInvalid:
         return False
+
+
+def _brief(value: object) -> str:
+    """What somebody sent, as a refusal repeats it."""
+    text = repr(value)
+    return text if len(text) <= 100 else text[:99] + "\u2026"
 
 
 def _size(text: str) -> int:
@@ -244,7 +254,7 @@ def _members(
     members = cast("Mapping[object, Any]", value)
     for name in members:
         if name not in names:
-            raise error(f"{what} has no member {name!r}.")
+            raise error(f"{what} has no member {_brief(name)}.")
     for name in sorted(names - optional):
         if name not in members:
             raise error(f"{what} needs the member {name}.")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helmr import ask_choice, ask_text
+from helmr.protocol import questions
 from helmr.protocol.errors import AnswerInvalid, ContentInvalid, ContentLimitExceeded, HelmrError
 from helmr.protocol.questions import check_answer, normalize_question
 
@@ -129,6 +130,23 @@ def test_an_answer_that_does_not_fit_is_refused(members: dict[str, Any], answer:
     """[Q2]: exact ids and values, in declaration order, no duplicates, at least one selection or some text."""
     with pytest.raises(AnswerInvalid):
         check_answer(stored(choice(**members)), answer)
+
+
+def test_an_answer_can_not_have_large_values_compared_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[Q2]: an answer of two megabytes may repeat the largest option ten thousand times; shape, number and order are looked at first."""
+    for large in ({"type": "text", "text": "x", "y" * 100_000: 1}, picked(("z" * 100_000, 1)), picked(("a", 1)) | {"y" * 100_000: 1}):
+        with pytest.raises(AnswerInvalid) as refused:
+            check_answer(stored(choice()), large)
+        assert len(str(refused.value)) < 300, "a refusal repeats all that was sent"
+    compared: list[object] = []
+    monkeypatch.setattr(questions, "_same_json", lambda one, other: compared.append(one) or one == other)
+    question = stored(choice(multiple=True))
+    for hostile in (picked(*[("a", 1)] * 10_000), picked(("a", 1), ("a", 1)), picked(("b", 0), ("a", 1)), picked(("a", 1), ([], 1))):
+        with pytest.raises(AnswerInvalid):
+            check_answer(question, hostile)
+    assert compared == []
+    check_answer(question, picked(("a", 1), ("c", None)))
+    assert compared == [1, None]
 
 
 def test_a_text_answer_is_some_text_of_at_most_64_kib_encoded() -> None:
