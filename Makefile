@@ -17,7 +17,7 @@ help:
 	@echo "make dev     run helmr dev on an example (PROJECT=examples/hello)"
 	@echo "make check   format, lint, types, import contracts"
 	@echo "make bench   measure, as ratios to the floor of this machine"
-	@echo "make soak    the long runs"
+	@echo "make soak    the long runs (SOAK_SECONDS=600: how long the model of Sessions is run)"
 	@echo "make format  mend what ruff can mend"
 
 # The stamp changes with what is installed; a virtual environment that is there is used as it is.

@@ -51,10 +51,13 @@ async def test_the_end_of_a_process_is_stored_although_the_database_goes_away(da
         assert [kind for kind in await h.kinds(session) if kind == "session.process_failed"] == ["session.process_failed"]
 
 
-async def test_what_a_process_says_after_it_settled_changes_nothing_though_it_comes_with_the_settlement(database, tmp_path):
-    """[S10], I1: a flush appends before it settles, so an output in one batch with the settlement before it would make that stale."""
+@pytest.mark.parametrize("asks", [False, True])
+async def test_what_a_process_says_after_it_settled_changes_nothing_though_it_comes_with_the_settlement(database, tmp_path, asks):
+    """[S10], I1: a flush appends before it settles, and an open question is ended first: a later output would make the settlement stale."""
     async with house(database, tmp_path) as h:
         session, process, turn = await running(h)
+        if asks:
+            process.say("question.ask", turn=turn, question={"prompt": [{"type": "text", "text": "?"}], "answer": {"type": "text"}})
         process.settle(turn, "completed", result=1)
         process.output(turn, "late")
         process.settle(turn, "failed", error={"code": "handler_failed"})

@@ -39,6 +39,7 @@ class Guest:
         "seat",
         "sent_messages",
         "session_id",
+        "settling",
         "started_at",
         "stopped",
         "stored",
@@ -63,6 +64,8 @@ class Guest:
         self.idle = asyncio.Event()
         """Set while `hot` is 0: a slow operation waits for it, so that operations keep their order."""
         self.idle.set()
+        self.settling = False
+        """A settlement is in the batcher: what is said after it waits, so that it can't overtake it."""
         self.queue: deque[tuple[int, Up | Callable[[], Any]]] = deque()
         self.task: asyncio.Task[None] | None = None
         self.turn_id: str | None = None

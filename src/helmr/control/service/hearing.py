@@ -79,7 +79,7 @@ class Hearing:
             return
         guest.received = op
         frame = frames_up.decode(payload)
-        if frame.t in _HOT and not guest.queue and guest.task is None:
+        if frame.t in _HOT and not guest.queue and guest.task is None and not guest.settling:
             self._hot(guest, op, frame)
         else:
             guest.queue.append((op, frame))
@@ -115,6 +115,7 @@ class Hearing:
             event=failure[1] if failure else None,
         )
         self._begin(guest)
+        guest.settling = True
         self._core.batcher.add(settle, lambda flushed: self._settled(guest, settle, flushed))
 
     def _begin(self, guest: Guest) -> None:
@@ -143,6 +144,7 @@ class Hearing:
             # Messages or questions are open: they end first, in a transaction of their own; then it settles [E2].
             self._background.start(self._tie_up(guest, item), "tie_up")
             return
+        guest.settling = False
         self._end(guest, item.op)
         if flushed.outcome != "ok":
             guest.ack_now()
@@ -199,6 +201,8 @@ class Hearing:
             while guest.queue:
                 op, entry = guest.queue.popleft()
                 if isinstance(entry, Up) and entry.t in _HOT:
+                    if guest.settling:
+                        await guest.idle.wait()
                     self._hot(guest, op, entry)
                 else:
                     await guest.idle.wait()

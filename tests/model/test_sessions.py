@@ -1,0 +1,520 @@
+"""Random lives of trees of Sessions, on the real control plane and database, against the independent model. SPEC 3, 4, 5; DESIGN 4.
+
+Every rule does some things at once; then it is waited until nothing is under way, and what is seen must be one of the endings that the
+model finds for some order of them: answers, states, timelines, what processes were told. After each, the invariants hold.
+
+`make test` does a few of them; `make soak` (SOAK_SECONDS, 600) as many as fit, and prints what was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.model.explore import TooMany, explore
+from tests.model.house import UNKNOWN, House
+from tests.model.model import Frame, Outcome, Session, World
+from tests.model.operations import Answer, Cancel, Close, Create, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn, bind
+
+from helmr.testing.database import DatabaseServer
+
+T = TypeVar("T")
+
+_MOST_SESSIONS = 6
+_LONG = 8.0
+"""Seconds of real time after which a life is not continued: real clocks would begin to matter (S13)."""
+_SLOW = 0.7
+"""After a step of so many seconds a back-off of one second may be over."""
+
+_POINTS = (
+    "flush", "place", "process_ended", "finish_close", "tie_up", "force_stop", "deadline", "close_idle", "computer_running",
+    "computer_lost", "init.done", "message.started", "message.delivered", "message.rejected",
+)  # fmt: skip
+_POINT_OF: dict[type[Operation], str] = {
+    Create: "create",
+    Spawn: "spawn",
+    Enqueue: "flush",
+    Send: "send",
+    StopTurn: "interrupt_turn",
+    Interrupt: "interrupt_session",
+    Resume: "resume",
+    Close: "close",
+    Cancel: "cancel",
+    Answer: "respond",
+}
+_POINT_SAID = {
+    "exit": "process_ended", "nonsense": "process_ended", "init_done": "init.done", "init_failed": "init.failed", "open": "messages.open",
+    "ask": "question.ask", "withdraw": "question.withdraw", "stopping": "turn.stopping", "undrained": "force_stop",
+}  # fmt: skip
+_MESSAGE_ENDS = [
+    ("started", None),
+    ("started", None),
+    ("delivered", None),
+    ("rejected", "message_rejected"),
+    ("rejected", "callback_failed"),
+    ("rejected", "turn_closed"),
+]
+_seeds = st.integers(0, 2**32 - 1)
+
+
+class _NothingToDo(Exception):
+    """There is nothing to do this with."""
+
+
+class Lives(RuleBasedStateMachine):
+    """One life of an Environment. `house` and `loop` are given by the test."""
+
+    house: House
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = time.monotonic()
+        self.world = World()
+        self.named = 0
+        self.asked: list[tuple[Operation, Outcome]] = []
+        """Accepted requests with an idempotency key, for exact retries."""
+        self.released: list[tuple[str, str]] = []
+        self.holds: dict[str, dict[str, str]] = {}
+        self.done = False
+        self.dice = random.Random(0)
+        self.told: list[str] = []
+        """The story so far, for who must understand a failure: real races may go another way when it is run again."""
+
+    @initialize(auto_init=st.sampled_from([True, True, True, False]), auto_exit=st.sampled_from([True, True, False]))
+    def begin(self, auto_init: bool, auto_exit: bool) -> None:
+        self.world.auto_init, self.world.auto_exit = auto_init, auto_exit
+        self._run(self.house.begin(auto_init=auto_init, auto_exit=auto_exit))
+
+    def teardown(self) -> None:
+        if hasattr(self.house, "plane"):
+            self._run(self.house.end())
+
+    # --- rules: each does its thing with dice of its own, or something else when there is nothing to do it with -----
+
+    @rule(seed=_seeds)
+    def create(self, seed: int) -> None:
+        self._act(self._create, seed)
+
+    @rule(seed=_seeds)
+    def spawn(self, seed: int) -> None:
+        self._act(self._spawn, seed)
+
+    @rule(seed=_seeds)
+    def ask(self, seed: int) -> None:
+        self._act(self._ask, seed)
+
+    @rule(seed=_seeds)
+    def ask_at_once(self, seed: int) -> None:
+        self._act(self._ask_at_once, seed)
+
+    @rule(seed=_seeds)
+    def say(self, seed: int) -> None:
+        self._act(self._say, seed)
+
+    @rule(seed=_seeds)
+    def ask_while_it_says(self, seed: int) -> None:
+        self._act(self._ask_while_it_says, seed)
+
+    @rule(seed=_seeds)
+    def work(self, seed: int) -> None:
+        self._act(self._work, seed)
+
+    @rule(seed=_seeds)
+    def ask_again(self, seed: int) -> None:
+        self._act(self._ask_again, seed)
+
+    @rule(seed=_seeds)
+    def lose_a_reply(self, seed: int) -> None:
+        self._act(self._lose_a_reply, seed)
+
+    @rule(seed=_seeds)
+    def pass_time(self, seed: int) -> None:
+        self._act(self._pass_time, seed)
+
+    @rule(seed=_seeds)
+    def change_the_link(self, seed: int) -> None:
+        self._act(self._change_the_link, seed)
+
+    @rule(seed=_seeds)
+    def restart(self, seed: int) -> None:
+        self._act(self._restart, seed)
+
+    @rule(seed=_seeds)
+    def lose_a_computer(self, seed: int) -> None:
+        self._act(self._lose_a_computer, seed)
+
+    def _act(self, action: Callable[[], None], seed: int) -> None:
+        if self.done:
+            return
+        self.dice = random.Random(seed)
+        try:
+            if not self.world.sessions:
+                self._create()
+            else:
+                action()
+        except _NothingToDo:
+            self._round([Enqueue(session=self._any(list(self.world.sessions.values())).name, turn=self._name("t"))])
+
+    def _create(self) -> None:
+        if len(self.world.sessions) >= _MOST_SESSIONS:
+            raise _NothingToDo
+        self._round([self._some_create()])
+
+    def _spawn(self) -> None:
+        if len(self.world.sessions) >= _MOST_SESSIONS:
+            raise _NothingToDo
+        self._round([self._some_spawn()])
+
+    def _ask(self) -> None:
+        """One request."""
+        self._round([self._some_request()])
+
+    def _ask_at_once(self) -> None:
+        """Requests of several clients at once; one may be the same twice."""
+        operations = [self._some_request() for _ in range(self.dice.randint(2, 3))]
+        if operations[0].idem is not None and self._one_in(3):
+            operations[1] = operations[0]
+        self._round(operations, pauses=self._pauses())
+
+    def _say(self) -> None:
+        """One process says something."""
+        self._round([], said=self._some_words(3))
+
+    def _ask_while_it_says(self) -> None:
+        """Requests and what a process says, at once."""
+        said = self._some_words(2)
+        self._round([self._some_request() for _ in range(self.dice.randint(1, 2))], said=said, pauses=self._pauses())
+
+    def _work(self) -> None:
+        """A process does its Turn, or starts: what mostly happens."""
+        session = self._any([s for s in self._speakers() if s.running is not None or (s.process and s.process.state == "starting")])
+        frames: list[Frame] = [("init_done",)]
+        if session.running is not None:
+            frames = [("output", session.running, self._name("o")), ("settled", session.running, "completed", self._name("r"))]
+        self._round([], said=[(session.name, frame) for frame in frames])
+
+    def _ask_again(self) -> None:
+        """An exact retry gives the first receipt and does nothing [S4]."""
+        operation, first = self._any(self.asked)
+        answers = self._round([operation])
+        assert answers in ([first], [UNKNOWN])
+
+    def _lose_a_reply(self) -> None:
+        """The database goes away around one commit; what was unknown to a client is asked again."""
+        said = self._some_words(2) if self._speakers() and self._one_in(2) else []
+        operations = [self._some_request()] if not said or self._one_in(2) else []
+        points = [_POINT_OF[type(operation)] for operation in operations] + [_POINT_SAID.get(frame[0], "flush") for _, frame in said]
+        point = self.dice.choice([*points, *points, *_POINTS])
+        answers = self._round(operations, said=said, fault=f"{self.dice.choice(['before_commit', 'after_commit'])}:{point}")
+        for operation, answer in zip(operations, answers, strict=True):
+            if answer == UNKNOWN and operation.idem is not None and not self.done:
+                self._round([operation])
+
+    def _pass_time(self) -> None:
+        """One kind of waiting is over."""
+        what = self.dice.choice(["retry", "retry", "cleanup", "turn", "idle", "end", "init"])
+        said = self._some_words(1) if self._speakers() and self._one_in(2) else []
+        operations = [self._some_request()] if self._one_in(3) else []
+        self.world.pass_time(what)
+        self._happens(f"time passes: {what}", self.house.pass_time(what))
+        self._round(operations, said=said)
+
+    def _change_the_link(self) -> None:
+        """The link is cut, comes back, or was cut for so long that the worker is lost (I8, [S14])."""
+        if self.world.linked:
+            self.world.linked = False
+            self._happens("the link is cut", self.house.cut())
+        elif self._one_in(3):
+            for session in self.world.sessions.values():
+                self.world.lose_computer(session, "worker_lost")
+            self._happens("the worker is lost", self.house.lose_worker())
+        else:
+            self.world.linked = True
+            self._happens("the link is back", self.house.link())
+        self._round([])
+
+    def _restart(self) -> None:
+        self._happens("another control plane", self.house.restart())
+        self._round([])
+
+    def _lose_a_computer(self) -> None:
+        session = self._any(self._speakers())
+        if not self.world.linked:
+            raise _NothingToDo
+        self._happens(f"the Computer of {session.name} stops", self.house.lose_computer(session.name))
+        self.world.lose_computer(session, "process_lost")
+        self._round([])
+
+    # --- what is drawn ----------------------------------------------------------------------------------------------
+
+    def _any(self, things: Sequence[T]) -> T:
+        if not things:
+            raise _NothingToDo
+        return self.dice.choice(things)
+
+    def _one_in(self, number: int) -> bool:
+        return self.dice.randrange(number) == 0
+
+    def _pauses(self) -> list[int]:
+        return [self.dice.randrange(12) for _ in range(3)]
+
+    def _speakers(self) -> list[Session]:
+        """Sessions whose process can say something."""
+        found = [s for s in self.world.sessions.values() if s.process is not None and s.process.told]
+        return [s for s in found if self.house.process_of(s.name) is not None]
+
+    def _name(self, letter: str) -> str:
+        self.named += 1
+        return f"{letter}{self.named}"
+
+    def _idem(self) -> str | None:
+        return self.dice.choice([None, self._name("k"), self._name("k"), "k"])
+
+    def _input(self) -> str | None:
+        return None if self._one_in(4) else self._name("t")
+
+    def _some_create(self) -> Operation:
+        return Create(session=self._name("s"), turn=self._input(), key="key" if self._one_in(3) else None, idem=self._idem())
+
+    def _some_spawn(self) -> Operation:
+        parent = self._any(list(self.world.sessions.values()))
+        return Spawn(session=parent.name, name=self._name("s"), turn=self._input(), idem=self._idem())
+
+    def _some_request(self) -> Operation:
+        session = self._any(list(self.world.sessions.values()))
+        name, idem = session.name, self._idem()
+        kinds = ["enqueue"] * 4 + ["interrupt", "close", "cancel"] + ["stop", "send"] * bool(session.turns)
+        kinds += ["send"] * 3 * session.accepting + ["resume"] * 3 * bool(self.holds.get(name)) + ["released"] * bool(self.released)
+        kinds += ["answer"] * 3 * bool(session.questions) + (["create"] + ["spawn"] * 2) * (len(self.world.sessions) < _MOST_SESSIONS)
+        match self.dice.choice(kinds):
+            case "send":
+                return Send(session=name, turn=session.running or self._any(session.turns).name, message=self._name("m"), idem=idem)
+            case "stop":
+                turn = session.running if session.running and not self._one_in(4) else self._any(session.turns).name
+                return StopTurn(session=name, turn=turn, idem=idem)
+            case "interrupt":
+                return Interrupt(session=name, idem=idem)
+            case "resume":
+                return Resume(session=name, hold=self._any(sorted(self.holds[name])), idem=idem)
+            case "released":
+                owner, hold = self._any(self.released)
+                return Resume(session=owner, hold=hold, idem=idem)
+            case "close":
+                return Close(session=name, idem=idem)
+            case "cancel":
+                return Cancel(session=name, idem=idem)
+            case "answer":
+                thing = self._any(session.questions)
+                answer, response = self.dice.choice(["yes", "no"]), self.dice.choice(["r1", "r2"])
+                return Answer(session=name, turn=thing.turn, question=thing.name, answer=answer, response=response, idem=idem)
+            case "create":
+                return self._some_create()
+            case "spawn":
+                return self._some_spawn()
+            case _:
+                return Enqueue(session=name, turn=self._name("t"), idem=idem)
+
+    def _some_words(self, most: int) -> list[tuple[str, Frame]]:
+        """What one process says in one burst; nothing after its end."""
+        session = self._any(self._speakers())
+        frames: list[Frame] = []
+        while len(frames) < most and (not frames or (frames[-1][0] != "exit" and self._one_in(2))):
+            frames.append(self._some_frame(session))
+        return [(session.name, frame) for frame in frames]
+
+    def _some_frame(self, session: Session) -> Frame:
+        state = session.process.state if session.process is not None else "none"
+        turn = session.running
+        if (turn is None or self._one_in(10)) and session.turns:
+            turn = self._any(session.turns).name
+        kinds = ["exit", "nonsense"] + ["init_done", "init_done", "init_failed"] * (state == "starting")
+        if turn is not None and state != "starting":
+            kinds += [
+                "output",
+                "open",
+                "open",
+                "shut",
+                "ask",
+                "ask",
+                "stopping",
+                "undrained",
+                "completed",
+                "completed",
+                "failed",
+                "stopped",
+            ]
+            kinds += ["message"] * 4 * bool(session.messages) + ["withdraw"] * bool(session.questions)
+        match self.dice.choice(kinds):
+            case "exit":
+                return ("exit", "process_lost" if state == "ending" else self.dice.choice(["process_lost", "out_of_memory", "drained"]))
+            case "output":
+                return ("output", turn, self._name("o"))
+            case "ask":
+                return ("ask", turn, f"{turn}?{self._name('q')}")
+            case "withdraw":
+                thing = self._any(session.questions)
+                return ("withdraw", thing.turn, thing.name)
+            case "stopping":
+                return ("stopping", turn, self.dice.choice(["handler_failed", "message_handler_failed"]))
+            case "message":
+                open_ = [thing for thing in session.messages if thing.status in ("admitted", "started")]
+                return ("message", self._any(open_ or session.messages).name, *self.dice.choice(_MESSAGE_ENDS))
+            case "completed":
+                return ("settled", turn, "completed", self._name("r"))
+            case "failed" | "stopped" as said:
+                return ("settled", turn, said, None)
+            case "open" | "shut" | "undrained" as said:
+                return (said, turn)
+            case said:
+                return (said,)
+
+    # --- one round --------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def _happens(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        self.told.append(what)
+        self.house.performed[what.split(" s")[0]] += 1
+        self._run(work)
+
+    def _round(
+        self,
+        operations: list[Operation],
+        *,
+        said: Sequence[tuple[str, Frame]] = (),
+        pauses: Sequence[int] = (),
+        fault: str | None = None,
+    ) -> list[Outcome]:
+        began = time.monotonic()
+        if began - self.begun > _LONG:
+            self.done = True
+            return [UNKNOWN for _ in operations]
+        answers: list[Outcome] = []
+
+        async def act() -> None:
+            for session, frame in said:
+                self.house.say(session, frame)
+            asking = (self.house.ask(operation, pause) for operation, pause in zip(operations, (*pauses, *[0] * 9), strict=False))
+            answers.extend(await asyncio.gather(*asking))
+            await self.house.quiet()
+
+        self._run(act() if fault is None else self.house.armed(fault, act))
+        self.told += [f"{operation} -> {answer}" for operation, answer in zip(operations, answers, strict=True)]
+        self.told += [f"{session} says {frame}" for session, frame in said]
+        self.told += [f"lost at {fault}"] if fault else []
+        self.told.append("--")
+        views, self.holds_now = self._run(self.house.observe())
+        before = self.world
+        for session, frame in said:
+            process = before.sessions[session].process
+            assert process is not None
+            process.said += (frame,)
+        before.impatient = time.monotonic() - began > _SLOW
+        maybe = frozenset(number for number, answer in enumerate(answers) if answer == UNKNOWN)
+        self.house.told(views)
+        try:
+            endings = explore(before, operations, maybe)
+        except TooMany:
+            self.house.performed["lives that end early: too many orders"] += 1
+            self.done = True
+            return answers
+        fitting = [world for found, world in endings if _same(found, answers, maybe) and world.view() == views]
+        if not fitting:
+            raise AssertionError("\n".join([*self.told, _explain(answers, views, endings)]))
+        self._keep(fitting, operations, answers)
+        return answers
+
+    def _keep(self, fitting: list[World], operations: list[Operation], answers: list[Outcome]) -> None:
+        states = {world.state(): world for world in fitting}
+        if len(states) > 1:
+            self.house.performed["lives that end early: two states look alike"] += 1
+            self.done = True
+        self.world = fitting[0]
+        for name, session in self.world.sessions.items():
+            gone = set(self.holds.get(name, {})) - set(self.holds_now[name])
+            self.released += [(name, hold) for hold in sorted(gone)]
+            bind(session, self.holds_now[name])
+        self.holds = self.holds_now
+        for operation, answer in zip(operations, answers, strict=True):
+            if answer[0] == "ok" and operation.idem is not None and (operation, answer) not in self.asked:
+                self.asked.append((operation, answer))
+
+
+def _same(found: Sequence[Outcome | None], answers: Sequence[Outcome], maybe: frozenset[int]) -> bool:
+    return all(number in maybe or one == other for number, (one, other) in enumerate(zip(found, answers, strict=True)))
+
+
+def _explain(
+    answers: Sequence[Outcome],
+    views: dict[str, tuple[Any, ...]],
+    endings: Sequence[tuple[Sequence[Outcome | None], World]],
+) -> str:
+    """What was seen, and how the nearest ending differs."""
+    lines = ["No order of the last of these explains what is seen:"]
+
+    def differences(ending: tuple[Sequence[Outcome | None], World]) -> list[str]:
+        found, expected = ending[0], ending[1].view()
+        apart = [f"  answer {one} instead of {other}" for one, other in zip(answers, found, strict=True) if one != other]
+        for name in sorted(views.keys() | expected.keys()):
+            for real, modelled in zip(views.get(name, ()), expected.get(name, ()), strict=False):
+                if real != modelled:
+                    apart.append(f"  {name}: seen {real}\n  {name}: instead of {modelled}")
+        return apart
+
+    return "\n".join(lines + min((differences(ending) for ending in endings), key=len, default=["  the model has no ending"]))
+
+
+@pytest.fixture
+def lives(database_server: DatabaseServer, tmp_path: Path) -> Iterator[type[Lives]]:
+    """The machine on a house of its own."""
+    dsn = database_server.clone()
+    with asyncio.Runner() as runner:
+        house = House(dsn, tmp_path)
+        runner.run(house.start())
+        yield type("Lives", (Lives,), {"house": house, "loop": runner.get_loop()})
+        runner.run(house.stop())
+    database_server.drop(dsn)
+
+
+def _settings(examples: int, steps: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        verbosity=Verbosity.normal,
+        phases=(Phase.generate,) if os.environ.get("NOSHRINK") else (Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.mark.timeout(600)
+def test_whatever_happens_to_sessions_is_what_the_rules_allow(lives: type[Lives]) -> None:
+    """[S1]-[S21], [E1], [E2], [Q3], [Q4], I1-I6."""
+    run_state_machine_as_test(lives, settings=_settings(int(os.environ.get("MODEL_EXAMPLES", "12")), 30))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_many_long_lives_of_sessions(lives: type[Lives], capsys: pytest.CaptureFixture[str]) -> None:
+    """The same for SOAK_SECONDS (600)."""
+    end = time.monotonic() + float(os.environ.get("SOAK_SECONDS", "600"))
+    while time.monotonic() < end:
+        run_state_machine_as_test(lives, settings=_settings(10, 60))
+    with capsys.disabled():
+        performed = lives.house.performed
+        print(f"\n{sum(performed.values())} things happened:")
+        for what, count in sorted(performed.items()):
+            print(f"  {count:7} {what}")
