@@ -313,6 +313,19 @@ async def test_identical_refused_creations_at_once_are_refused_for_the_same_reas
         assert {type(error) for error in found} == {SessionKeyConflict}
 
 
+async def test_a_database_clock_that_goes_back_stops_no_bucket(database, tmp_path):
+    """[S5], STYLE 8: after a failover to a server whose clock is an hour behind, a token comes when `Retry-After` says so."""
+    async with house(database, tmp_path) as h:
+        await limit(h, 0.5, 1)
+        session = (await h.create(None))["session"]["id"]
+        await pass_time(h, -3600)
+        with pytest.raises(AdmissionUnavailable) as refused:
+            await h.enqueue(session)
+        assert 0 < refused.value.facts["retry_after"] <= 2
+        await pass_time(h, refused.value.facts["retry_after"])
+        await h.enqueue(session)
+
+
 async def test_two_control_planes_give_out_one_burst(database, tmp_path):
     """[S5]: creations and enqueues of two control planes at once; together exactly the burst, without a deadlock (I3)."""
     async with house(database, tmp_path) as h:

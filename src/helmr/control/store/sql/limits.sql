@@ -4,7 +4,7 @@
 INSERT INTO admission_buckets AS b (environment_id, rate, burst, tokens) VALUES (:environment_id, :rate, :burst::integer, :burst::integer)
 ON CONFLICT (environment_id) DO UPDATE
 SET rate = excluded.rate, burst = excluded.burst, filled_at = clock_timestamp(),
-    tokens = least(excluded.burst, (draw_tokens_v1(b.environment_id, 0, clock_timestamp())).level)
+    tokens = least(excluded.burst, b.burst, b.tokens + b.rate * greatest(0, extract(epoch FROM clock_timestamp() - b.filled_at)))
 WHERE b.rate <> excluded.rate OR b.burst <> excluded.burst;
 
 -- name: unlimit_admission(environment_id)!

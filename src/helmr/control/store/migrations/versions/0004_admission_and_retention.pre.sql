@@ -23,17 +23,19 @@ CREATE INDEX messages_by_turn ON messages (turn_id);
 CREATE INDEX idempotency_by_age ON idempotency USING brin (created_at);
 
 -- draw_tokens_v1: up to p_wanted tokens out of a bucket that the caller has locked. `level` is what was there, so that the n-th that asks,
--- if it is one too many, finds its token (n - level) / rate seconds later. A billionth forgives the rounding of that division.
+-- if it is one too many, finds its token (n - level) / rate seconds later. A billionth forgives the rounding of that division. A clock that
+-- went back (a failover to a server whose clock is behind) fills from there on, instead of not at all until it has caught up.
 CREATE FUNCTION draw_tokens_v1(
     p_environment uuid, p_wanted integer, p_now timestamptz, OUT granted integer, OUT level double precision, OUT rate double precision
 ) LANGUAGE plpgsql AS $$
+DECLARE
+    v_filled timestamptz;
 BEGIN
-    SELECT least(b.burst, b.tokens + b.rate * greatest(0, extract(epoch FROM p_now - b.filled_at))), b.rate INTO STRICT level, rate
-    FROM admission_buckets b WHERE b.environment_id = p_environment;
+    SELECT least(b.burst, b.tokens + b.rate * greatest(0, extract(epoch FROM p_now - b.filled_at))), b.rate, b.filled_at
+    INTO STRICT level, rate, v_filled FROM admission_buckets b WHERE b.environment_id = p_environment;
     granted := least(p_wanted, floor(level + 1e-9));
-    IF granted > 0 THEN
-        UPDATE admission_buckets b SET tokens = level - granted, filled_at = greatest(b.filled_at, p_now)
-        WHERE b.environment_id = p_environment;
+    IF granted > 0 OR p_now < v_filled THEN
+        UPDATE admission_buckets b SET tokens = level - granted, filled_at = p_now WHERE b.environment_id = p_environment;
     END IF;
 END $$;
 
