@@ -8,7 +8,8 @@
 A connection of the test holds the lock. `first` returns once its operation waits for it, `then` once its own stands behind that; leaving
 the block gives the lock away. PostgreSQL grants a row in the order in which it was asked for, so the order is certain, and each operation
 began before the other ended. An operation of the batcher or of a guest may wait in memory, behind the one of its lane that waits in the
-database: it stands in the queue too.
+database: it stands in the queue too. Only what *follows* from the first (the claim after a resume, say) asks anew when it has committed,
+and may come before or after the second.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Processes:
                 return False
             told = session["process"] == "ending"
             starting = session["process"] == "starting"
-            kind: End = "asked" if told and end == "process_lost" else end
+            kind: End = "asked" if told and end in ("process_lost", "init_failed") else end
             if starting and end == "process_lost":
                 kind = "init_failed"
             after = after_end(kind, session["strikes"])

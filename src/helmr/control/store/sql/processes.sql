@@ -18,7 +18,7 @@ UPDATE sessions
 SET process = 'none', init_deadline_at = NULL, end_deadline_at = NULL, strikes = :strikes,
     attempt = CASE WHEN :strikes = 0 THEN 0 ELSE attempt END,
     recovery_reason = coalesce(:recovery_reason, recovery_reason),
-    retry_at = CASE WHEN :retry_ms > 0 THEN clock_timestamp() + :retry_ms * interval '1 millisecond' END,
+    retry_at = CASE WHEN :retry_ms > 0 AND status <> 'closed' THEN clock_timestamp() + :retry_ms * interval '1 millisecond' END,
     sealed = sealed OR status = 'closed',
     wanting = status <> 'closed' AND running_turn IS NULL AND held = 0 AND claimed_turn + 1 < next_turn
 WHERE id = :id;
