@@ -120,7 +120,9 @@ class Batcher:
         while self._waiting and len(taken) < _MOST:
             entry = self._waiting.popleft()
             item = entry.item
-            if isinstance(item, Admit) and item.key is not None:
+            if type(item) is Append:
+                pass
+            elif isinstance(item, Admit) and item.key is not None:
                 identity = (item.session_id, item.principal_id, item.key)
                 if identity in keys:
                     later.append(entry)
@@ -143,8 +145,8 @@ class Batcher:
 
     async def _flush(self, entries: list[_Entry]) -> None:
         # A Session that was busy three times is waited for, alone with all its items, so that their order holds.
-        stuck = {entry.item.session_id for entry in entries if entry.busy >= _BUSY_TRIES}
-        if stuck:
+        if any(entry.busy >= _BUSY_TRIES for entry in entries):
+            stuck = {entry.item.session_id for entry in entries if entry.busy >= _BUSY_TRIES}
             others = [entry for entry in entries if entry.item.session_id not in stuck]
             await self._flush_some([entry for entry in entries if entry.item.session_id in stuck], wait=True)
             if others:

@@ -22,6 +22,7 @@ class Guest:
 
     __slots__ = (
         "accepted",
+        "ack_due",
         "ack_handle",
         "answered",
         "asking",
@@ -88,6 +89,8 @@ class Guest:
         self.stored_events: list[list[int]] = []
         """[op, sequence] of outputs somebody awaits now."""
         self.ack_handle: asyncio.TimerHandle | None = None
+        self.ack_due = False
+        """Whether `ack` is called in the loop's next pass."""
 
     def begin_turn(self, turn_id: str, started_at: datetime) -> None:
         self.turn_id = turn_id
@@ -115,8 +118,15 @@ class Guest:
         self._acknowledged()
         self.seat.write(frames.encode(self.number, self.stored, payload))
 
+    def ack_soon(self) -> None:
+        """`ack` once all is done that follows the same flush."""
+        if not self.ack_due:
+            self.ack_due = True
+            asyncio.get_running_loop().call_soon(self.ack)
+
     def ack(self) -> None:
         """Acknowledge soon: with what is awaited now at once, else with the next frame, after 16 frames or 20 ms."""
+        self.ack_due = False
         if self.stored_events:
             pairs, self.stored_events = self.stored_events, []
             body = ",".join(f"[{op},{sequence}]" for op, sequence in pairs)

@@ -137,7 +137,7 @@ class Hearing:
                 event = render.event(item.session_id, item.turn_id, flushed.sequence, flushed.at, "turn.output", item.data)
                 self._core.hub.push(item.session_id, (event,))
         if not guest.lost:
-            asyncio.get_running_loop().call_soon(guest.ack)
+            guest.ack_soon()
 
     def _settled(self, guest: Guest, item: Settle, flushed: Flushed) -> None:
         if flushed.outcome == "loose":

@@ -32,7 +32,8 @@ class Follower:
     def push(self, events: Sequence[StoredEvent]) -> None:
         if not self.behind:
             self._events.extend(events)
-            self._bytes += sum(len(event.body) for event in events)
+            for event in events:
+                self._bytes += len(event.body)
             if len(self._events) > _BUFFER_EVENTS or self._bytes > _BUFFER_BYTES:
                 self.lag()
         self._wake.set()

@@ -105,11 +105,11 @@ class Turns:
                     raise TurnNotFound()
                 if future is None or row["status"] in TERMINAL or loop.time() >= end:
                     return render.turn_state(row)
+                timer = loop.call_at(min(end, loop.time() + _LOOK_AGAIN_SECONDS), _look_again, future)
                 try:
-                    async with asyncio.timeout_at(min(end, loop.time() + _LOOK_AGAIN_SECONDS)):
-                        members = await future
-                except TimeoutError:
-                    members = None
+                    members = await future
+                finally:
+                    timer.cancel()
                 row = {**row, **members} if members is not None else None
             finally:
                 if future is not None:
@@ -214,6 +214,11 @@ def _admitted_row(item: Admit, flushed: Flushed) -> dict[str, Any]:
         "created_at": flushed.at,
         "started_at": flushed.at if running else None,
     }
+
+
+def _look_again(future: asyncio.Future[dict[str, Any] | None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _turn_of(connection: Connection, session_id: str, turn_id: str) -> Any:
