@@ -33,9 +33,9 @@ Work = Callable[[], Any]
 """Starts an operation: gives an awaitable of its receipt, or does all by being called."""
 
 
-def rounds(usual: int) -> int:
-    """How many rounds a race is run: `usual` in `make test`, HELMR_ROUNDS (1,000 by `make soak`) in the long runs."""
-    return int(os.environ.get("HELMR_ROUNDS", usual))
+def rounds(usual: int, *, soak: int = 1000) -> int:
+    """How many rounds a race is run: `usual` in `make test`, `soak` in `make soak` (HELMR_SOAK)."""
+    return soak if os.environ.get("HELMR_SOAK") else usual
 
 
 class Entrant:
@@ -113,10 +113,11 @@ class Referee:
     async def standing(self, count: int) -> None:
         """Return once `count` operations wait, in the database or in a lane behind one that does."""
         async with asyncio.timeout(PATIENCE):
-            while await self._count() < count:
+            while await self.waiting() < count:
                 await asyncio.sleep(0)  # the database tells nobody that somebody waits
 
-    async def _count(self) -> int:
+    async def waiting(self) -> int:
+        """How many operations wait now."""
         rows = await self._watcher.fetch("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
         waiting = {row["pid"] for row in rows}
         return len(waiting) + sum(_behind(plane, waiting) for plane in self._planes)

@@ -61,7 +61,7 @@ PARTS = 12
 async def test_two_operations_that_meet_do_what_they_do_one_after_the_other(database, tmp_path, part):
     async with house(database, tmp_path, agent("talker", max_turn_duration_ms=3_600_000)) as h, referee(h) as r:
         for state, first, second in PAIRS[part::PARTS]:
-            for _ in range(rounds(1)):
+            for _ in range(rounds(1, soak=10)):
                 met = await _meet(h, r, STATES[state], first, second)
                 right = [await _one_after_the_other(h, STATES[state], first, second)]
                 if first in SEVERAL and met != right[0]:
