@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from helmr.sdk.question import ask_choice, ask_text
     from helmr.sdk.schema import Schema, plain_schema, schema
     from helmr.sdk.secret import secret
-    from helmr.sdk.signal import AbortSignal
+    from helmr.sdk.signal import AbortController, AbortSignal
     from helmr.sdk.template import Template, template
     from helmr.sdk.turn import AskAnswer, Message, OutputReceipt, SyncTurn, Turn
 
 __all__ = [
     "UNSET",
+    "AbortController",
     "AbortSignal",
     "AgentContext",
     "AgentDefinition",
@@ -85,7 +86,7 @@ _HOMES = {
     "sdk.question": ("ask_choice", "ask_text"),
     "sdk.schema": ("Schema", "plain_schema", "schema"),
     "sdk.secret": ("secret",),
-    "sdk.signal": ("AbortSignal",),
+    "sdk.signal": ("AbortController", "AbortSignal"),
     "sdk.template": ("Template", "template"),
     "sdk.turn": ("AskAnswer", "Message", "OutputReceipt", "SyncTurn", "Turn"),
 }

@@ -455,9 +455,13 @@ class TurnCancelled(AuthoringError):
 
 
 class AskCancelled(AuthoringError):
-    """The question was cancelled and has no answer [Q3]."""
+    """The question was cancelled and has no answer; `reason` says why, as its event does [Q3]."""
 
     code = "ask_cancelled"
+
+    def __init__(self, detail: str | None = None, *, reason: str = "withdrawn", **facts: Any) -> None:
+        self.reason = reason
+        super().__init__(detail or f"The question was cancelled: {reason}.", **facts)
 
 
 class RegistrationClosed(AuthoringError):

@@ -233,6 +233,25 @@ async def test_a_cancelled_question_raises(tmp_path: Path) -> None:
         assert settled["error"]["code"] == "handler_failed" and "session_closing" in settled["error"]["message"]
 
 
+@pytest.mark.ud("UD-63")
+@pytest.mark.parametrize("how", ["answered", "session_closing", "withdrawn"])
+async def test_a_handler_is_told_how_its_question_ended(tmp_path: Path, how: str) -> None:
+    """[Q3]: an answer is returned, also one that says no; all else raises, and says why."""
+    async with Host(tmp_path) as host:
+        await host.attached()
+        host.start(1, "tells_how")
+        host.turn(1, "t", input=[{"type": "text", "text": "signal" if how == "withdrawn" else "wait"}])
+        await host.seen(1, "question.ask")
+        if how == "answered":
+            by = {"kind": "user", "id": "someone"}
+            host.say(1, {"t": "question.answer", "ask": 2, "answer": {"type": "text", "text": "no"}, "responded_by": by})
+        elif how == "session_closing":
+            host.say(1, {"t": "question.cancelled", "ask": 2, "reason": how})
+        else:
+            assert (await host.seen(1, "question.withdraw"))["ask"] == 2
+        assert (await host.settled(1, "t"))["result"] == ({"answered": "no"} if how == "answered" else {"cancelled": how})
+
+
 async def test_an_owned_session_cannot_ask(tmp_path: Path) -> None:
     """[Q1]"""
     async with Host(tmp_path) as host:

@@ -224,7 +224,18 @@ def test_a_secret_binding_that_breaks_a_rule_is_refused(arguments: dict[str, Any
 def test_the_public_surface_is_pinned() -> None:
     assert helmr.__all__ == sorted(helmr.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     assert set(helmr.__all__) == {
-        *("UNSET", "AbortSignal", "AgentContext", "AgentDefinition", "AskAnswer", "AskCancelled", "Content", "HelmrClient", "HelmrError"),
+        *(
+            "UNSET",
+            "AbortController",
+            "AbortSignal",
+            "AgentContext",
+            "AgentDefinition",
+            "AskAnswer",
+            "AskCancelled",
+            "Content",
+            "HelmrClient",
+            "HelmrError",
+        ),
         *("HumanContent", "Image", "InitContext", "InputContent", "JsonPart", "McpPolicyError", "Message", "MessageRejected"),
         *("OutputReceipt", "Question", "Refused", "RuntimeMcpPolicy", "Schema", "SchemaError", "SyncTurn", "Template", "TextPart", "Turn"),
         *(

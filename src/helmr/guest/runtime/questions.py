@@ -55,7 +55,7 @@ class Questions:
         """Fail the question that the frame names."""
         operation = self._open.pop(frame["ask"], None)
         if operation is not None:
-            operation.fail(AskCancelled(f"The question was cancelled: {frame.get('reason', 'cancelled')}."))
+            operation.fail(AskCancelled(reason=frame["reason"]))
 
     def end(self, why: Callable[[], BaseException]) -> None:
         """Fail every open question; the host cancels them with the Turn [Q4]."""

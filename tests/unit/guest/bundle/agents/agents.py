@@ -10,10 +10,11 @@ import time
 from dataclasses import dataclass
 
 from helmr.protocol.content import as_text
-from helmr.protocol.errors import AuthoringError, ContentLimitExceeded, MessageRejected, ResponseAlreadyStaged, TurnSettling
+from helmr.protocol.errors import AskCancelled, AuthoringError, ContentLimitExceeded, MessageRejected, ResponseAlreadyStaged, TurnSettling
 from helmr.sdk.agent import agent
 from helmr.sdk.image import image
 from helmr.sdk.schema import plain_schema
+from helmr.sdk.signal import AbortController
 from helmr.sdk.template import template
 
 loose = []
@@ -276,6 +277,19 @@ async def impatient(turn, ctx):
         await asyncio.wait_for(turn.ask({"prompt": "Quick?", "answer": {"type": "text"}}), 0.05)
     except TimeoutError:
         return "nobody answered"
+
+
+@define
+async def tells_how(turn, ctx):
+    """How its question ended: a signal of its own when asked to, else whatever comes."""
+    controller = AbortController()
+    if turn.input == [{"type": "text", "text": "signal"}]:
+        asyncio.get_running_loop().call_soon(controller.abort)
+    try:
+        answered = await turn.ask({"prompt": "Go on?", "answer": {"type": "text"}}, signal=controller.signal)
+    except AskCancelled as error:
+        return {"cancelled": error.reason}
+    return {"answered": answered.answer["text"]}
 
 
 @define
