@@ -602,6 +602,6 @@ async def test_what_a_session_waits_for_names_its_questions(database, tmp_path):
     """[S23]."""
     async with asking(database, tmp_path) as (h, asked):
         found = await h.plane.explanations.explain(h.principal, asked.session)
-        assert found.state == "asking" and "1 question" in found.sentence
+        assert found.state == "asking" and "1 question" in found.sentence and "`helmr question list`" in found.sentence
         await asked.answer()
         assert (await h.plane.explanations.explain(h.principal, asked.session)).state == "running"

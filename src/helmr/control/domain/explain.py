@@ -76,7 +76,8 @@ def _running(facts: Facts) -> tuple[str, str]:
     if facts.stop_cause is not None:
         return "stopping", f"{turn} is being stopped ({facts.stop_cause}) for {facts.stopping_for:.1f} s; its handler has 10 s to drain."
     if facts.pending_questions:
-        return "asking", f"{turn} waits for a person to answer {_count(facts.pending_questions, 'question')}."
+        count = _count(facts.pending_questions, "question")
+        return "asking", f"{turn} waits for a person to answer {count}; `helmr question list` shows what is asked."
     behind = f"; {_count(facts.queued, 'Turn')} behind it" if facts.queued else ""
     return "running", f"{turn} has been running for {facts.running_for:.1f} s{behind}."
 
