@@ -52,10 +52,14 @@ def explore(world: World, operations: Sequence[Operation], maybe: frozenset[int]
     return list(endings.values())
 
 
-def _relevant(world: World, steps: list[Step], touched: set[str]) -> list[Step]:
-    """The steps whose order matters now: those of the trees that operations are still to come to, else those of one tree."""
-    roots = [world.sessions[step[1]].root for step in steps]
-    free = [root for root in roots if root not in touched]
-    if free:
-        return [step for step, root in zip(steps, roots, strict=True) if root == free[0]]
-    return steps
+def _relevant(world: World, steps: list[Step], touched: set[str | None]) -> list[Step]:
+    """The steps whose order matters now: those of the trees that operations are still to come to, else those of one tree. What needn't
+    happen is always among them."""
+    free = [root for step, root in _with_roots(world, steps) if step[0] != "patience" and root not in touched and None not in touched]
+    if not free:
+        return steps
+    return [step for step, root in _with_roots(world, steps) if root == free[0] or step[0] == "patience"]
+
+
+def _with_roots(world: World, steps: list[Step]) -> list[tuple[Step, str]]:
+    return [(step, world.sessions[step[1]].root) for step in steps]

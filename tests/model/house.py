@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any
 
 from tests.model.invariants import check
 from tests.model.model import Frame, Outcome
-from tests.model.operations import Answer, Cancel, Close, Create, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn
+from tests.model.operations import Answer, Cancel, Close, Create, Cut, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn
 from tests.service.scripted import Process, ScriptedHost, agent, deploy, manifest
 
 from helmr.control.service import faults
@@ -111,7 +112,8 @@ class House:
     async def stop(self) -> None:
         await self._database.stop()
 
-    async def begin(self, *, auto_init: bool, auto_exit: bool) -> None:
+    async def begin(self, *, auto_init: bool, auto_exit: bool, planes: int) -> None:
+        """`planes` control planes on one database; the host is linked to the first, and nobody brings notices to the others (I6)."""
         async with self._database.connection() as connection:
             await connection.execute(f"TRUNCATE {', '.join(_FILLED)}")
         self.ids: dict[str, str] = {}
@@ -119,13 +121,18 @@ class House:
         self.asks: dict[str, tuple[Process, int]] = {}
         """Which process asked, and its operation."""
         self.linked = True
+        self.dice = random.Random(0)
+        """Which control plane is asked."""
         self.plane = await self._open()
+        self.others = [await self._open() for _ in range(planes - 1)]
+        await self.plane.beat()
         self.host = Host(self.plane, auto_init=auto_init)
         self.host.auto_exit = auto_exit
         await self.link()
 
     async def end(self) -> None:
-        await self.plane.stop()
+        for plane in (self.plane, *self.others):
+            await plane.stop()
         assert self._database.deadlocks == 0, "a transaction was run again after a deadlock (I3)"
 
     async def _open(self) -> ControlPlane:
@@ -149,7 +156,7 @@ class House:
         return outcome
 
     async def _perform(self, operation: Operation) -> Outcome:
-        plane, who, idem = self.plane, self.principal, operation.idem
+        plane, who, idem = self.dice.choice([self.plane, *self.others]), self.principal, operation.idem
         session = self.ids.get(operation.session, "")
         match operation:
             case Create(session=name, turn=turn, key=key):
@@ -185,6 +192,9 @@ class House:
                 await plane.questions.respond(
                     who, session, self.ids[turn], self.ids[question], {"type": "text", "text": answer}, response, idem
                 )
+                return ("ok",)
+            case Cut():
+                await self.cut()
                 return ("ok",)
             case _:
                 raise AssertionError(operation)
@@ -317,8 +327,9 @@ class House:
                     while sum(said["t"] == "renewed" for said in self.host.said) == answered:
                         self.host.changed.clear()
                         await self.host.changed.wait()
-                with suppress(DatabaseUnavailable):  # a reply that is being lost
-                    await self.plane._batcher.submit(Claim(session_id=new_id()))  # pyright: ignore[reportPrivateUsage]
+                for plane in (self.plane, *self.others):
+                    with suppress(DatabaseUnavailable):  # a reply that is being lost
+                        await plane._batcher.submit(Claim(session_id=new_id()))  # pyright: ignore[reportPrivateUsage]
                 await asyncio.sleep(0)
 
     async def _print(self) -> Any:
@@ -365,9 +376,12 @@ class House:
         for question in questions:
             self._know(json.loads(question["question"])["prompt"][0]["text"], str(question["id"]))
         shapes = {str(shape.id): shape for shape in (await self.plane.sessions.list(self.principal, limit=100)).items}
-        states: list[bytes] = await asyncio.gather(
-            *(self.plane.turns.get(self.principal, str(turn["session_id"]), str(turn["id"]), 0) for turn in turns)
-        )
+        seen = [
+            await asyncio.gather(*(plane.turns.get(self.principal, str(turn["session_id"]), str(turn["id"]), 0) for turn in turns))
+            for plane in (self.plane, *self.others)
+        ]
+        states = seen[0]
+        assert all(other == states for other in seen), "two control planes tell the same Turn differently"
         of = {str(turn["id"]): json.loads(state) for turn, state in zip(turns, states, strict=True)}
         views: dict[str, tuple[Any, ...]] = {}
         for row in rows:

@@ -183,7 +183,7 @@ class World:
 
     def state(self) -> tuple[Any, ...]:
         """All of it, as a value that can be compared."""
-        return tuple((name, self.view_of(s), s.hidden()) for name, s in self.sessions.items())
+        return (self.linked, *((name, self.view_of(s), s.hidden()) for name, s in self.sessions.items()))
 
     # --- what the rules derive --------------------------------------------------------------------------------------
 

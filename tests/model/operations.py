@@ -25,7 +25,8 @@ class Operation:
     def target(self) -> str:
         return self.session
 
-    def root(self, world: World) -> str:
+    def root(self, world: World) -> str | None:
+        """The tree that it concerns."""
         return world.sessions[self.session].root
 
     def ask(self, world: World) -> Outcome:
@@ -59,6 +60,7 @@ class Create(Operation):
         return ""
 
     def root(self, world: World) -> str:
+        """None that is there."""
         return ""
 
     def do(self, world: World) -> Outcome:
@@ -229,6 +231,20 @@ class Answer(Operation):
             return ACCEPTED if thing.more == (self.response, self.answer) else refused("question_already_responded")
         thing.status, thing.more = "responded", (self.response, self.answer)
         session.log("question.responded", self.turn, self.question, self.answer)
+        return ACCEPTED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut(Operation):
+    """The link to the host is cut meanwhile: what its processes say waits until it is back (I6)."""
+
+    session: str = ""
+
+    def root(self, world: World) -> None:
+        """It concerns every tree."""
+
+    def do(self, world: World) -> Outcome:
+        world.linked = False
         return ACCEPTED
 
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.model.explore import TooMany, explore
 from tests.model.house import UNKNOWN, House
 from tests.model.model import Frame, Outcome, Session, World
-from tests.model.operations import Answer, Cancel, Close, Create, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn, bind
+from tests.model.operations import Answer, Cancel, Close, Create, Cut, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn, bind
 
 from helmr.testing.database import DatabaseServer
 
@@ -90,10 +90,17 @@ class Lives(RuleBasedStateMachine):
         self.told: list[str] = []
         """The story so far, for who must understand a failure: real races may go another way when it is run again."""
 
-    @initialize(auto_init=st.sampled_from([True, True, True, False]), auto_exit=st.sampled_from([True, True, False]))
-    def begin(self, auto_init: bool, auto_exit: bool) -> None:
+    @initialize(
+        auto_init=st.sampled_from([True, True, True, False]),
+        auto_exit=st.sampled_from([True, True, False]),
+        planes=st.sampled_from([1, 1, 2]),
+    )
+    def begin(self, auto_init: bool, auto_exit: bool, planes: int) -> None:
         self.world.auto_init, self.world.auto_exit = auto_init, auto_exit
-        self._run(self.house.begin(auto_init=auto_init, auto_exit=auto_exit))
+        self._run(self.house.begin(auto_init=auto_init, auto_exit=auto_exit, planes=planes))
+        self.told.append(
+            f"{planes} control planes; processes {'do' if auto_init else 'do not'} start, {'do' if auto_exit else 'do not'} end"
+        )
 
     def teardown(self) -> None:
         if hasattr(self.house, "plane"):
@@ -156,7 +163,7 @@ class Lives(RuleBasedStateMachine):
     def _act(self, action: Callable[[], None], seed: int) -> None:
         if self.done:
             return
-        self.dice = random.Random(seed)
+        self.dice = self.house.dice = random.Random(seed)
         try:
             if not self.world.sessions:
                 self._create()
@@ -193,7 +200,10 @@ class Lives(RuleBasedStateMachine):
     def _ask_while_it_says(self) -> None:
         """Requests and what a process says, at once."""
         said = self._some_words(2)
-        self._round([self._some_request() for _ in range(self.dice.randint(1, 2))], said=said, pauses=self._pauses())
+        operations = [self._some_request() for _ in range(self.dice.randint(1, 2))]
+        if self.world.linked and self._one_in(6):
+            operations[-1] = Cut()
+        self._round(operations, said=said, pauses=self._pauses())
 
     def _work(self) -> None:
         """A process does its Turn, or starts: what mostly happens."""
