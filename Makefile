@@ -58,6 +58,7 @@ dev: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m bench $(ARGS)
+	@$(BIN)/python -m bench.history
 
 soak: $(VENV)/.installed
 	@$(BIN)/python -m pytest -m soak $(ARGS)

@@ -27,6 +27,12 @@ ORDER BY sequence;
 SELECT next_event, retained_after, sealed, status FROM sessions WHERE id = :session_id AND environment_id = :environment_id;
 
 -- name: nth_output(session_id, turn_id, skipped)$
--- The sequence of one of a Turn's outputs, by its place among them.
-SELECT sequence FROM events WHERE session_id = :session_id AND turn_id = :turn_id AND kind = 'turn.output'
-ORDER BY sequence OFFSET :skipped LIMIT 1;
+-- The sequence of one of a Turn's outputs, by its place among them. The Turn is a late one: its start is looked for from the end, and its
+-- outputs from there. OFFSET 0 keeps the planner to that: it would rather read and sort the whole timeline.
+SELECT e.sequence FROM (
+    SELECT sequence, turn_id, kind FROM events WHERE session_id = :session_id AND sequence > (
+        SELECT r.sequence FROM (
+            SELECT sequence, turn_id, kind FROM events WHERE session_id = :session_id ORDER BY sequence DESC OFFSET 0
+        ) r WHERE r.turn_id = :turn_id AND r.kind = 'turn.running' LIMIT 1
+    ) ORDER BY sequence OFFSET 0
+) e WHERE e.turn_id = :turn_id AND e.kind = 'turn.output' ORDER BY e.sequence OFFSET :skipped LIMIT 1;

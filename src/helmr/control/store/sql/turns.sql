@@ -13,9 +13,10 @@ SELECT * FROM turns WHERE session_id = :session_id AND sequence > :after ORDER B
 UPDATE turns SET status = :status, error = :error, terminal_at = clock_timestamp() WHERE id = :id AND status = 'running';
 
 -- name: cancel_queued(session_id)
--- Everything queued, in order.
+-- Everything queued, in order; it lies behind what was claimed, however long the history before that.
 WITH gone AS (
     UPDATE turns SET status = 'cancelled', terminal_at = clock_timestamp()
-    WHERE session_id = :session_id AND status = 'queued' RETURNING id, sequence
+    WHERE session_id = :session_id AND sequence > (SELECT claimed_turn FROM sessions WHERE id = :session_id) AND status = 'queued'
+    RETURNING id, sequence
 )
 SELECT id, sequence FROM gone ORDER BY sequence;
