@@ -66,6 +66,20 @@ async def ticks(turn: Turn, rest: str) -> str:
     return rest
 
 
+async def pour(turn: Turn, rest: str) -> str:
+    """As many outputs of so many characters, none of them ASCII."""
+    count, size = map(int, rest.split(","))
+
+    async def pieces():
+        for number in range(count):
+            yield f"{number} " + "\U0001f600" * size
+            if number % 10 == 9:
+                await asyncio.sleep(0)
+
+    await turn.output.pipe(pieces())
+    return rest
+
+
 async def work(turn: Turn, rest: str) -> str:
     """As many marks, one each 50 ms; only the first step is told."""
     await turn.output.write("working")
@@ -164,6 +178,7 @@ async def ask(turn: Turn, rest: str) -> str:
 VERBS = {
     "echo": echo,
     "ticks": ticks,
+    "pour": pour,
     "work": work,
     "until_told": until_told,
     "swallow": swallow,
