@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any, Final
 
 import click
 
 from helmr.cli.exits import NOT_FOUND, REFUSED, TRANSIENT, USAGE
-from helmr.cli.terminal import escaped
+from helmr.cli.terminal import escaped, indented, one_json_line
 from helmr.protocol.errors import ConfigurationMissing, HelmrError, Missing
 from helmr.protocol.wire import to_wire
 
@@ -57,12 +56,12 @@ def write(code: str, detail: str, hint: str, exit_code: int, *, as_json: bool, r
     """One error object with `--json`, else a readable line or two."""
     if as_json:
         members = {"code": code, "detail": detail, "hint": hint, "retryable": retryable, "exit_code": exit_code}
-        print(json.dumps({"error": {**facts, **members}}, default=str), file=sys.stderr)
+        print(one_json_line({"error": {**facts, **members}}, sys.stderr), file=sys.stderr)
         return
-    text = f"error: {detail} ({code})"
+    text = f"error: {indented(detail)} ({code})"
     if hint:
-        text += f"\nhint: {hint}"
+        text += f"\nhint: {indented(hint)}"
     for name, label in _TOLD.items():
         if facts.get(name):
-            text += f"\n{label}: {facts[name]}"
+            text += f"\n{label}: {indented(str(facts[name]))}"
     print(escaped(text) if sys.stderr.isatty() else text, file=sys.stderr)

@@ -1,7 +1,7 @@
 """What people and programs read: plain text on a terminal or a pipe, one JSON object, or JSON lines. SPEC 13.
 
-Text of agents may hold anything. On a terminal, control characters (but newline and tab) and bidi controls are shown as escapes, so that
-they can't move the cursor, change the title or reorder what is read. A pipe gets the exact text.
+Text of agents may hold anything. On a terminal, control characters (but newline and tab), bidi controls and characters without a shape are
+shown as escapes, so that they can't move the cursor, change the title, reorder or hide what is read. A pipe gets the exact text, in UTF-8.
 """
 
 from __future__ import annotations
@@ -17,12 +17,35 @@ import click
 
 from helmr.protocol.wire import to_wire
 
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but newline and tab, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidi controls
+    "\u00ad\u115f\u1160\u180e\u200b\u2028\u2029\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f"  # unseen
+    "\ud800-\udfff]"
+    "|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])"  # joiners, but where scripts and emoji need them
+)
 
 
 def escaped(text: str) -> str:
-    """`text` with what could steer a terminal written as escapes."""
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 0x100 else f"\\u{ord(found[0]):04x}", text)
+    """`text` with what could steer a terminal, or can't be seen on it, written as escapes."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def indented(text: str, width: int = 2) -> str:
+    """`text` whose further lines stand apart, so that none can pass for a line of ours."""
+    return text.replace("\n", "\n" + " " * width)
+
+
+def one_json_line(value: Any, stream: TextIO) -> str:
+    """Compact JSON; on a terminal without anything but printable ASCII."""
+    if not stream.isatty():
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return json.dumps(value, separators=(",", ":"), default=str).replace("\x7f", "\\u007f")
 
 
 class Output:
@@ -34,7 +57,8 @@ class Output:
         self._at_line_start = True
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+                encoding = None if stream.isatty() else "utf-8"
+                stream.reconfigure(encoding=encoding, errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     def answer(self, value: Any, show: Callable[[], None]) -> None:
         """The one answer of a command: a JSON object with `--json`, else what `show` says."""
@@ -45,7 +69,7 @@ class Output:
 
     def object(self, value: Any) -> None:
         """One JSON value in one line; pure ASCII on a terminal."""
-        print(json.dumps(to_wire(value), ensure_ascii=sys.stdout.isatty(), separators=(",", ":")), flush=True)
+        print(one_json_line(to_wire(value), sys.stdout), flush=True)
 
     def text(self, text: str) -> None:
         """A piece of an agent's text, exactly (escaped on a terminal), without a line end of its own."""
@@ -77,7 +101,8 @@ class Output:
         shown = [(name, value) for name, value in pairs if value is not None]
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
-            self.line(f"{name.ljust(width)}  {value}")
+            text = str(value)
+            self.line(f"{name.ljust(width)}  {indented(text, width + 2) if sys.stdout.isatty() else text}")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Columns, aligned on a terminal; separated by tabs and without header on a pipe, where programs read."""

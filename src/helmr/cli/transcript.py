@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from helmr.cli.exits import DONE, NOT_COMPLETED, TIMED_OUT
 from helmr.cli.prompting import people
-from helmr.cli.terminal import Output
+from helmr.cli.terminal import Output, indented
 from helmr.protocol.content import Content, as_text
 from helmr.protocol.duration import duration_ms
 from helmr.protocol.unset import UNSET
@@ -63,7 +63,7 @@ def show_end(turn: TurnState, output: Output) -> None:
     output.fresh_line()
     text = f"Turn {turn.sequence} {turn.status}"
     if turn.error is not UNSET:
-        text += f": {turn.error.code}" + (f": {turn.error.message}" if turn.error.message is not UNSET else "")
+        text += f": {turn.error.code}" + (f": {indented(turn.error.message)}" if turn.error.message is not UNSET else "")
     if turn.payload_expired_at is not UNSET:
         text += f" (its payload expired {turn.payload_expired_at})"
     output.note(text + ".")

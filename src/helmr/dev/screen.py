@@ -59,7 +59,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """One line about what happens."""
-        self._write(f"{text}\n")
+        self._write(f"{escaped(text)}\n")
 
     def error(self, error: HelmrError) -> None:
         """An error with its code and what to do. One that tells several things is written line by line."""

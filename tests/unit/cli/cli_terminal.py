@@ -21,6 +21,8 @@ class Terminal:
         self.process = process
         self.seen = ""
         self._grown = asyncio.Event()
+        self.ended = asyncio.Event()
+        """Set once all was read: nobody has the terminal any more."""
         asyncio.get_running_loop().add_reader(ours, self._read)
 
     def _read(self) -> None:
@@ -30,6 +32,7 @@ class Terminal:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._ours)
+            self.ended.set()
         self.seen += data.decode(errors="replace")
         self._grown.set()
 
