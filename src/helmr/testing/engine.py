@@ -7,10 +7,11 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
+from helmr.protocol.errors import DatabaseUnavailable
 from helmr.testing.clock import Clock, move
 from helmr.testing.database import DatabaseServer
 from helmr.testing.deployment import Shelf, Source, deploy
@@ -18,6 +19,12 @@ from helmr.testing.faults import Faults
 from helmr.testing.host import ThreadHost
 from helmr.testing.person import Person
 from helmr.testing.plane import API_KEY, WORKER_CREDENTIAL, PlaneThread
+
+LOOK_SECONDS: Final = 2.0
+TIMELINES: Final = """
+SELECT id, agent, status, (SELECT string_agg(kind, ' ' ORDER BY sequence) FROM events WHERE session_id = sessions.id) AS kinds
+FROM sessions ORDER BY id LIMIT 20
+"""
 
 
 class Engine:
@@ -120,6 +127,20 @@ class Engine:
         if folder is None:
             raise LookupError(f"The Session {session_id} never had a process, so it has no working directory.")
         return folder
+
+    def timelines(self) -> list[str]:
+        """What each Session has been through, for the report of a test that failed; nothing when the control plane can't be asked."""
+        if self._plane is None or self._plane.dead.is_set():
+            return []
+        try:
+            return self._plane.loop.run(self._timelines(), LOOK_SECONDS)
+        except (TimeoutError, DatabaseUnavailable):
+            return []
+
+    async def _timelines(self) -> list[str]:
+        async with self.plane.server.plane.database.connection() as connection:
+            rows = await connection.fetch(TIMELINES)
+        return [f"{row['agent']} (Session {row['id']}, {row['status']}): {row['kinds']}" for row in rows]
 
     def _advance(self, seconds: float) -> None:
         self.plane.loop.run(self._move(seconds))

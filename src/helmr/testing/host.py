@@ -25,7 +25,8 @@ from helmr.host.worker.ports import LinkUnavailable
 from helmr.protocol import jsontext
 from helmr.protocol.frames import FrameReader
 from helmr.protocol.ids import new_id
-from helmr.protocol.link import PROTOCOL, Link, control, guest
+from helmr.protocol.link import PROTOCOL, Link, control
+from helmr.testing.computer import Computer, Session
 from helmr.testing.process import SessionThread
 from helmr.testing.threads import LoopThread
 
@@ -34,50 +35,6 @@ WELCOME_SECONDS: Final = 10.0
 JOIN_SECONDS: Final = 3.0
 """How long a Session's thread may take to end with its test."""
 _SIGKILL: Final = 9
-_ASKS: Final = b'"t":"question.ask"'
-
-
-class Session:
-    """One Session process on this host: its thread, its scope, and who it is."""
-
-    def __init__(self, computer: Computer, channel: int, opened: Mapping[str, Any]) -> None:
-        self.computer, self.channel = computer, channel
-        self.id: str = opened["session"]["id"]
-        self.agent: str = opened["attribute"]
-        self.scope: Scope
-        self.thread: SessionThread
-        self.asked: list[int] = []
-        """Ops of the questions that are on their way to the database."""
-        self.report: dict[str, Any] | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self.report is None
-
-
-class Computer:
-    """A folder. It is the `Upward` of its Sessions' scopes."""
-
-    def __init__(self, host: ThreadHost, id: str, folder: Path) -> None:
-        self.id, self.folder = id, folder
-        self.fence = 0
-        self.slot: int | None = None
-        self.sessions: dict[int, Session] = {}
-        self._host = host
-
-    @property
-    def live(self) -> bool:
-        return self.slot is not None and self._host.link is not None
-
-    @property
-    def congested(self) -> bool:
-        return False
-
-    def send(self, data: bytes) -> None:
-        link = self._host.link
-        if link is not None and self.slot is not None:
-            self._host.heard(self, data)
-            link.send(guest(self.slot, data))
 
 
 class ThreadHost:
@@ -118,17 +75,14 @@ class ThreadHost:
         """End every Session; what did not end, and where it is."""
         self.loop.run(self._leave())
         problems: list[str] = []
-        for session in [*self._ended, *(s for computer in self._computers.values() for s in computer.sessions.values())]:
-            session.thread.kill()
-            session.thread.release()
+        for session in self.loop.run(self._abandon()):
             if not session.thread.join(JOIN_SECONDS):
                 problems.append(
                     f"The handler of {session.agent} (Session {session.id}) still runs: it neither returned nor awaited anything after it "
                     f"was stopped. It is here:\n{session.thread.stack}"
                 )
-            problems += [
-                f"A task of {session.agent} (Session {session.id}) did not end when it was cancelled: {t}" for t in session.thread.left
-            ]
+            for task in session.thread.left:
+                problems.append(f"A task of {session.agent} (Session {session.id}) did not end when it was cancelled: {task}")
         self.loop.close()
         return problems
 
@@ -182,6 +136,16 @@ class ThreadHost:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+
+    async def _abandon(self) -> list[Session]:
+        """Kill all Sessions, and let them clean up; everyone there ever was."""
+        for computer in self._computers.values():
+            for session in list(computer.sessions.values()):
+                session.thread.kill()
+                self._drop(session)
+        for session in self._ended:
+            session.thread.release()
+        return self._ended
 
     async def _keep_link(self) -> None:
         async with aiohttp.ClientSession() as http:
@@ -249,7 +213,8 @@ class ThreadHost:
             if session is not None:
                 session.scope.forward(op, payload)
                 touched[channel] = session
-                self._stored(session, op)
+                if session.asked and session.stored(op):
+                    self._on_question()
         for session in touched.values():
             session.scope.flush()
 
@@ -259,20 +224,6 @@ class ThreadHost:
     def drained(self) -> None:
         """Sessions are never stopped by a full link here: `congested` is always False."""
 
-    # --- questions --------------------------------------------------------------------------------------------------------
-
-    def heard(self, computer: Computer, frames: bytes) -> None:
-        """Take note of the questions among frames that go up."""
-        if _ASKS in frames:
-            for channel, op, payload in FrameReader().feed(frames):
-                if _ASKS in payload and channel in computer.sessions:
-                    computer.sessions[channel].asked.append(op)
-
-    def _stored(self, session: Session, op: int) -> None:
-        if session.asked and session.asked[0] <= op:
-            session.asked = [asked for asked in session.asked if asked > op]
-            self._on_question()
-
     # --- Computers --------------------------------------------------------------------------------------------------------
 
     def _start_computer(self, message: Mapping[str, Any]) -> None:
@@ -280,7 +231,7 @@ class ThreadHost:
         if id not in self._computers:
             folder = self._folder / id
             folder.mkdir()
-            self._computers[id] = Computer(self, id, folder)
+            self._computers[id] = Computer(id, folder, self)
         computer = self._computers[id]
         computer.fence = message["fence"]
         self._tell("computer.state", computer, fence=computer.fence, state="running")

@@ -83,10 +83,11 @@ class _Runtime:
         return self._engine.workspace(id_of(session))
 
     def _finish(self, error: BaseException | None) -> None:
+        timelines = self._engine.timelines() if error is not None else []
         problems = self._engine.stop()
-        if problems and error is not None:
-            for problem in problems:
-                error.add_note(f"helmr.testing: {problem}")
+        if error is not None:
+            for note in problems + timelines:
+                error.add_note(f"helmr.testing: {note}")
         elif problems:
             raise RuntimeProblem("\n".join(problems))
 
@@ -111,6 +112,7 @@ class Runtime(_Runtime):
 
     async def event(self, session: Any, kind: str, count: int = 1, *, seconds: float = PATIENCE_SECONDS) -> Event:
         """The `count`-th event of that kind in a Session's timeline, waited for. Raises `TimeoutError` telling what came instead."""
+        __tracebackhide__ = True
         return await found_event(self.client, id_of(session), kind, count, seconds)
 
     async def deploy(self, *sources: Source) -> str:
@@ -153,6 +155,7 @@ class SyncRuntime(_Runtime):
 
     def event(self, session: Any, kind: str, count: int = 1, *, seconds: float = PATIENCE_SECONDS) -> Event:
         """The `count`-th event of that kind in a Session's timeline, waited for. Raises `TimeoutError` telling what came instead."""
+        __tracebackhide__ = True
         return asyncio.run(self._event(id_of(session), kind, count, seconds))
 
     async def _event(self, session_id: str, kind: str, count: int, seconds: float) -> Event:
@@ -198,6 +201,7 @@ SyncRuntimeFactory = Callable[..., SyncRuntime]
 
 async def found_event(client: HelmrClient, session_id: str, kind: str, count: int, seconds: float) -> Event:
     """What `event` gives. Raises `LookupError` when the timeline ends without it."""
+    __tracebackhide__ = True
     seen: list[str] = []
     missed = f"The Session {session_id} has no {kind} number {count}; its timeline is "
     try:

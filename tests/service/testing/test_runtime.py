@@ -126,6 +126,7 @@ async def test_a_failing_test_is_told_what_the_runtime_saw(helmr_runtime: Runtim
             assert (await made.turn.wait()).status == "completed"
     assert not isinstance(failure.value, RuntimeProblem)
     assert any("Where to?" in note for note in failure.value.__notes__)
+    assert any("deployer (Session" in note and "question.asked" in note for note in failure.value.__notes__)
 
 
 # --- cancellation and loss ----------------------------------------------------------------------------------------------------
