@@ -64,7 +64,14 @@ class Operation:
 
 
 async def idle(h: House) -> Stage:
-    session, process = await h.warm()
+    """A Session with a process that waits; other Sessions may get theirs meanwhile."""
+    made = await h.create("warm up")
+    session, turn = made["session"]["id"], made["turn"]["id"]
+    while (process := await h.host.next_process()).session_id != session:
+        pass
+    await process.began(turn)
+    process.settle(turn)
+    assert (await h.turn(session, turn))["status"] == "completed"
     return Stage(session=session, process=process)
 
 
