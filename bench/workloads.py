@@ -63,13 +63,13 @@ class Caller:
         await pooled(16, made[len(first) :], lambda m: self.outcome(m["session"]["id"], m["turn"]["id"]))
         return [m["session"]["id"] for m in made]
 
-    async def stream(self, session: str, count: int) -> list[tuple[int, int]]:
+    async def stream(self, session: str, count: int, kind: str = "stream") -> list[tuple[int, int]]:
         """(written, received) of each chunk, CLOCK_MONOTONIC ns, followed live."""
         found: list[tuple[int, int]] = []
         after = (await self.call("GET", f"/v1/sessions/{session}/events?limit=1000"))["next_after"]
         url = f"{self.installation.url}/v1/sessions/{session}/events/stream?after={after}"
         async with self._http.get(url, headers=self._headers) as reply:
-            await self.enqueue(session, f"stream:{count}")
+            await self.enqueue(session, f"{kind}:{count}")
             async for line in reply.content:
                 if line.startswith(b"data:") and b'"kind":"turn.output"' in line:
                     text = json.loads(line[5:])["data"][0]["text"]
@@ -110,8 +110,18 @@ async def w1(caller: Caller, kind: str, turns: int = 500) -> dict[str, float]:
     return {"p50_ms": statistics.median(laps), "p99_ms": quantile(laps, 0.99)}
 
 
-async def w2(caller: Caller, sessions: list[str], kind: str = "echo", turns: int = 10) -> dict[str, Any]:
-    """Warm Sessions, 32 client tasks that submit in order, then every result is awaited and compared."""
+async def w2(caller: Caller, sessions: list[str], kind: str = "echo", turns: int = 10, repeats: int = 1) -> dict[str, Any]:
+    """Warm Sessions, 32 client tasks that submit in order, then every result is awaited and compared.
+
+    Of several repeats the fastest counts, and of the CPU the least of each part: what else runs on the machine only ever adds to it.
+    """
+    found = [await _w2(caller, sessions, kind, turns) for _ in range(repeats)]
+    cpu = {part: min(each["cpu_us"][part] for each in found) for part in found[0]["cpu_us"]}
+    wrong = {name: sum(each[name] for each in found) for name in ("run_twice", "never_run", "out_of_order", "overlapping")}
+    return {"turns_per_second": max(each["turns_per_second"] for each in found), "cpu_us": cpu, **wrong}
+
+
+async def _w2(caller: Caller, sessions: list[str], kind: str, turns: int) -> dict[str, Any]:
     before, started = cpu_ns(caller.installation), time.perf_counter()
     handles = await _submit(caller, sessions, kind, turns, retry=False)
     await pooled(32, handles.items(), lambda item: _check(caller, item))
@@ -122,11 +132,11 @@ async def w2(caller: Caller, sessions: list[str], kind: str = "echo", turns: int
     return {"turns_per_second": total / seconds, "cpu_us": cpu, **verify(caller.installation, handles)}
 
 
-async def w3(caller: Caller, count: int = 2000) -> dict[str, float]:
-    """One Turn's durable output, followed live."""
+async def w3(caller: Caller, kind: str = "stream", count: int = 2000) -> dict[str, float]:
+    """One Turn's durable output, followed live: `stream` pipes it, 256 values in flight [A4]; `window` has 64 in flight."""
     session = (await caller.warm(1, 1))[0]
-    await caller.outcome(session, await caller.enqueue(session, "stream:50"))
-    found = await caller.stream(session, count)
+    await caller.outcome(session, await caller.enqueue(session, f"{kind}:50"))
+    found = await caller.stream(session, count, kind)
     delays = [(received - written) / 1e6 for written, received in found]
     seconds = (max(received for _, received in found) - min(written for written, _ in found)) / 1e9
     return {"chunks_per_second": count / seconds, "p50_ms": statistics.median(delays), "p99_ms": quantile(delays, 0.99)}
