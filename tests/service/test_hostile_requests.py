@@ -257,9 +257,15 @@ async def test_a_wish_for_a_websocket_elsewhere_is_ignored(port: int) -> None:
     assert (await asked(port, "GET", "/healthz", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")).status == 200
 
 
-async def test_a_link_without_a_handshake_is_400(port: int) -> None:
+async def test_a_link_without_a_handshake_is_no_link(port: int) -> None:
     got = await asked(port, "GET", "/v1/workers/link", "Connection: Upgrade", "Upgrade: websocket")
-    assert got.status == 400
+    assert (got.status, got.problem()["code"]) == (404, "route_not_found")
+
+
+async def test_a_link_with_an_unknown_credential_is_401_and_no_fault_of_ours(port: int) -> None:
+    """The autouse fixture sees that nothing is logged as an error."""
+    got = await asked(port, "GET", "/v1/workers/link", *UPGRADE)
+    assert (got.status, got.problem()["code"]) == (401, "unauthenticated")
 
 
 async def test_a_link_with_a_subprotocol_that_is_none_of_ours_is_opened_without_it(port: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from helmr.control.api.connection import Connection
+from helmr.control.api.connection import Connection, LinkConnection
 from helmr.protocol.errors import PortInUse, SetupError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Listener:
             app,
             loop="none",
             http=Connection,
-            ws="websockets-sansio",
+            ws=LinkConnection,
             ws_max_size=LINK_MESSAGE_BYTES,
             ws_per_message_deflate=False,
             proxy_headers=False,

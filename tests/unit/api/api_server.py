@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from helmr.control.api import Api
-from helmr.control.api.connection import Connection
+from helmr.control.api.connection import Connection, LinkConnection
 
 
 class Served:
@@ -29,7 +29,7 @@ async def serving(api: Api) -> AsyncIterator[Served]:
     config = uvicorn.Config(
         api,
         http=Connection,
-        ws="websockets-sansio",
+        ws=LinkConnection,
         ws_per_message_deflate=False,
         lifespan="on",
         log_config=None,

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from helmr.control.api.exchange import HEADER_BYTES, LINGER_SECONDS
 from helmr.control.api.http_protocol import HttpProtocol
@@ -90,7 +91,9 @@ class Connection(HttpProtocol):
         """Only the worker link is a WebSocket; anywhere else the wish is ignored, as HTTP allows, and the route answers."""
         parser = self.parser
         assert parser is not None
-        return super()._should_upgrade() and parser.get_method() == b"GET" and self.url.partition(b"?")[0] == _LINK_PATH
+        if parser.get_method() != b"GET" or self.url.partition(b"?")[0] != _LINK_PATH or not super()._should_upgrade():
+            return False
+        return any(name == b"sec-websocket-key" for name, _ in self.headers)
 
     def _unsupported_upgrade_warning(self) -> None:
         """What a client would rather speak is no concern of the operator's."""
@@ -147,6 +150,15 @@ class Connection(HttpProtocol):
         self.flow.resume_reading()
         self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+
+class LinkConnection(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, to which a handshake that was refused is no fault to be logged."""
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
 
 
 _LINK_PATH: Final = WORKER_LINK_PATH.encode()
