@@ -140,6 +140,9 @@ class Talk:
         self.status: dict[str, str] = {}
         self.posted: list[tuple[str, Any]] = []
         self.on_answer: Callable[[str, Any], Reply] = self.accept
+        self.open = asyncio.Event()
+        """Cleared, an answer waits for its reply."""
+        self.open.set()
         for place, one in enumerate(asked):
             self.ask(QUESTION if place == 0 else OTHER, one)
 
@@ -176,6 +179,7 @@ class Talk:
             id, body = request.path.split("/")[-2], request.json()
             self.posted.append((id, body["answer"]))
             assert body["response_id"]
+            await self.open.wait()
             return self.on_answer(id, body["answer"])
         if "/questions/" in request.path:
             id = request.path.split("/")[-1]
@@ -233,7 +237,10 @@ async def test_questions_are_asked_one_after_another_and_one_line_answers_one(tm
     async with scripted(talk) as server, at_terminal(tmp_path, server.url, *CREATE) as terminal:
         await terminal.until("Answer: ")
         assert OTHER not in terminal.seen
+        talk.open.clear()
         terminal.type("one\ntwo\nthree")
+        await terminal.until("three")
+        talk.open.set()
         await terminal.until(f"? {OTHER}")
         await terminal.until("Answer: ", 2)
         assert len(talk.posted) == 1
@@ -249,6 +256,7 @@ async def test_a_question_that_ends_elsewhere_ends_its_prompt(tmp_path: Path, ho
     async with scripted(talk) as server, at_terminal(tmp_path, server.url, *CREATE) as terminal:
         await terminal.until("Answer: ")
         terminal.type("half an an")
+        await terminal.until("half an an")
         if how == "cancelled":
             talk.cancel(QUESTION)
             await terminal.until("question cancelled (turn_terminated)")
