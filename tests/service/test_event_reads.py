@@ -66,6 +66,31 @@ async def test_a_page_of_large_events_reads_no_more_than_it_gives(database: str,
         assert len(sequences) > 60 and len(reads.sessions) >= 60 * LARGE / EVENTS_PAGE_BYTES
 
 
+@pytest.mark.ud("UD-55")
+async def test_a_page_of_turns_with_large_payloads_is_bounded_and_the_next_one_goes_on(database: str, tmp_path: Any) -> None:
+    """A hundred Turns may hold 75 MB: nobody who lists them makes the control plane hold that."""
+    async with house(database, tmp_path) as h:
+        session, process = await h.warm()
+        for _ in range(24):
+            turn = (await h.enqueue(session))["id"]
+            await process.began(turn)
+            process.settle(turn, result="x" * LARGE, response=[{"type": "text", "text": "y" * LARGE}])
+            await h.turn(session, turn)
+        found: list[int] = []
+        cursor, pages = None, 0
+        while True:
+            page = await h.plane.turns.list(h.principal, session, cursor, 100)
+            assert 1 <= len(page.items) <= EVENTS_PAGE_BYTES // (2 * LARGE) + 1
+            found += [turn.sequence for turn in page.items]
+            cursor, pages = page.next_cursor, pages + 1
+            if cursor is None:
+                break
+        assert found == list(range(1, 26)) and pages >= 3
+        assert (await h.plane.turns.list(h.principal, session, "9007199254740991", 100)).items == ()
+        last = await h.plane.turns.list(h.principal, session, "24", 1)
+        assert (len(last.items), last.next_cursor) == (1, None)
+
+
 @pytest.mark.ud("UD-52")
 async def test_a_follower_far_behind_holds_little_of_the_log_at_a_time(
     database: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

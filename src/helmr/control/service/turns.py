@@ -32,6 +32,7 @@ from helmr.protocol.errors import (
     TurnStopping,
 )
 from helmr.protocol.ids import is_id, new_id
+from helmr.protocol.limits import EVENTS_PAGE_BYTES
 from helmr.protocol.shapes import TurnPage, TurnState
 from helmr.protocol.states import TERMINAL
 from helmr.protocol.wire import from_wire
@@ -116,14 +117,17 @@ class Turns:
                     self._core.hub.forget(session_id, future)
 
     async def list(self, principal: Principal, session_id: str, cursor: str | None, limit: int) -> TurnPage:
-        """Turns in admission order."""
+        """Turns in admission order; a page has less than `limit` where their payloads are over 4 MiB together."""
         principal.require("sessions.read")
         after = _sequence_cursor(cursor)
         async with self._core.database.connection() as connection:
-            await session_of(connection, principal, session_id, "inspect_turn")
-            rows: Sequence[Any] = await turns.list_turns(connection, session_id=session_id, after=after, count=limit + 1)
-        items = tuple(from_wire(TurnState, jsontext.loads(render.turn_state(row))) for row in rows[:limit])
-        return TurnPage(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+            session = await session_of(connection, principal, session_id, "inspect_turn")
+            rows: Sequence[Any] = await turns.list_turns(
+                connection, session_id=session_id, after=after, count=limit, bytes=EVENTS_PAGE_BYTES
+            )
+        items = tuple(from_wire(TurnState, jsontext.loads(render.turn_state(row))) for row in rows)
+        more = bool(items) and items[-1].sequence < session["next_turn"] - 1
+        return TurnPage(items=items, next_cursor=str(items[-1].sequence) if more else None)
 
     async def send(self, principal: Principal, session_id: str, turn_id: str, content: Any, idempotency_key: str | None) -> Reply:
         """A message to exactly this running Turn [S7]. Refused `message_closed` and stored nowhere when it takes none."""

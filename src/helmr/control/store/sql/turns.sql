@@ -5,8 +5,19 @@ SELECT t.*, s.environment_id FROM turns t JOIN sessions s ON s.id = t.session_id
 -- name: turn_row(id)^
 SELECT t.*, s.environment_id FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = :id;
 
--- name: list_turns(session_id, after, count)
-SELECT * FROM turns WHERE session_id = :session_id AND sequence > :after ORDER BY sequence LIMIT :count;
+-- name: list_turns(session_id, after, count, bytes)
+-- At most so many Turns, and no more than so many bytes of payload, but one at least. Sequences have no gaps, so that a range is a count.
+WITH sized AS (
+    SELECT sequence, sum(
+        500 + coalesce(octet_length(input), 0) + coalesce(octet_length(result), 0) + coalesce(octet_length(response), 0)
+        + coalesce(octet_length(error), 0)
+    ) OVER (ORDER BY sequence) AS upto
+    FROM turns WHERE session_id = :session_id AND sequence > :after AND sequence <= :after + :count
+)
+SELECT * FROM turns
+WHERE session_id = :session_id AND sequence > :after AND sequence <= :after + :count
+    AND sequence <= (SELECT coalesce(max(sequence) FILTER (WHERE upto <= :bytes), min(sequence)) FROM sized)
+ORDER BY sequence;
 
 -- name: end_running(id, status, error)!
 -- The running Turn ends without its handler's word.
