@@ -454,7 +454,7 @@ class House:
                 pass
         return (kind, turn, *more)
 
-    def told(self, views: dict[str, tuple[Any, ...]]) -> None:
+    def check_told(self, views: dict[str, tuple[Any, ...]]) -> None:
         """Processes were told all that they should know, and each Turn was started in one process only (I5)."""
         started = Counter(turn for process in self.host.processes.values() for turn in process.started)
         assert all(count == 1 for count in started.values()), "a Turn was started in two processes (I5)"

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from tests.model.explore import TooMany, explore
+from tests.model.explore import Ending, TooMany, explore
 from tests.model.house import UNKNOWN, House
 from tests.model.model import Frame, Outcome, Session, World
 from tests.model.operations import Answer, Cancel, Close, Create, Cut, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn, bind
@@ -29,7 +29,8 @@ from helmr.testing.database import DatabaseServer
 
 T = TypeVar("T")
 
-_MOST_SESSIONS = 6
+_MOST_SESSIONS = 10
+_MOST_OPEN = 5
 _LONG = 8.0
 """Seconds of real time after which a life is not continued: real clocks would begin to matter (S13)."""
 _SLOW = 0.7
@@ -79,13 +80,15 @@ class Lives(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.begun = time.monotonic()
-        self.world = World()
+        self.worlds = [World()]
+        """What may be: alike in all that was ever seen."""
         self.named = 0
         self.asked: list[tuple[Operation, Outcome]] = []
         """Accepted requests with an idempotency key, for exact retries."""
         self.released: list[tuple[str, str]] = []
         self.holds: dict[str, dict[str, str]] = {}
         self.done = False
+        self.acts = 0
         self.dice = random.Random(0)
         self.told: list[str] = []
         """The story so far, for who must understand a failure: real races may go another way when it is run again."""
@@ -101,6 +104,10 @@ class Lives(RuleBasedStateMachine):
         self.told.append(
             f"{planes} control planes; processes {'do' if auto_init else 'do not'} start, {'do' if auto_exit else 'do not'} end"
         )
+
+    @property
+    def world(self) -> World:
+        return self.worlds[0]
 
     def teardown(self) -> None:
         if hasattr(self.house, "plane"):
@@ -149,36 +156,37 @@ class Lives(RuleBasedStateMachine):
         self._act(self._pass_time, seed)
 
     @rule(seed=_seeds)
-    def change_the_link(self, seed: int) -> None:
-        self._act(self._change_the_link, seed)
+    def converse(self, seed: int) -> None:
+        self._act(self._converse, seed)
 
     @rule(seed=_seeds)
-    def restart(self, seed: int) -> None:
-        self._act(self._restart, seed)
-
-    @rule(seed=_seeds)
-    def lose_a_computer(self, seed: int) -> None:
-        self._act(self._lose_a_computer, seed)
+    def misfortune(self, seed: int) -> None:
+        self._act(self._misfortune, seed)
 
     def _act(self, action: Callable[[], None], seed: int) -> None:
         if self.done:
             return
-        self.dice = self.house.dice = random.Random(seed)
+        self.acts += 1
+        self.dice = self.house.dice = random.Random(seed * 1000 + self.acts)
         try:
             if not self.world.sessions:
                 self._create()
             else:
                 action()
         except _NothingToDo:
-            self._round([Enqueue(session=self._any(list(self.world.sessions.values())).name, turn=self._name("t"))])
+            open_ = [s for s in self.world.sessions.values() if s.status == "open"]
+            if open_:
+                self._round([Enqueue(session=self._any(open_).name, turn=self._name("t"))])
+            elif self._room():
+                self._create()
 
     def _create(self) -> None:
-        if len(self.world.sessions) >= _MOST_SESSIONS:
+        if not self._room():
             raise _NothingToDo
         self._round([self._some_create()])
 
     def _spawn(self) -> None:
-        if len(self.world.sessions) >= _MOST_SESSIONS:
+        if not self._room():
             raise _NothingToDo
         self._round([self._some_spawn()])
 
@@ -235,23 +243,72 @@ class Lives(RuleBasedStateMachine):
         what = self.dice.choice(["retry", "retry", "cleanup", "turn", "idle", "end", "init"])
         said = self._some_words(1) if self._speakers() and self._one_in(2) else []
         operations = [self._some_request()] if self._one_in(3) else []
-        self.world.pass_time(what)
-        self._happens(f"time passes: {what}", self.house.pass_time(what))
+        self._let_pass(what)
         self._round(operations, said=said)
+
+    def _let_pass(self, what: str) -> None:
+        for world in self.worlds:
+            world.pass_time(what)
+        self._happens(f"time passes: {what}", self.house.pass_time(what))
+
+    def _lose_processes_in_a_row(self) -> None:
+        """[S14]: a Session's process ends again and again, each time as soon as it may be started."""
+        name = self._any([s for s in self._speakers() if s.status != "closed"]).name
+        for _ in range(3):
+            if self.world.linked and self.house.process_of(name) is not None and not self.done:
+                self._round([], said=[(name, ("exit", "process_lost"))])
+                self._let_pass("retry")
+                self._round([])
+
+    def _converse(self) -> None:
+        """A Turn and people at once: messages, questions, and what stops either."""
+        session = self._any([s for s in self._speakers() if s.running is not None])
+        turn = session.running or ""
+        sent = [thing for thing in session.messages if thing.status in ("admitted", "started")]
+        pending = [thing for thing in session.questions if thing.status == "pending"]
+        frames: list[Frame] = []
+        operations: list[Operation] = []
+        if not session.accepting:
+            frames.append(("open", turn))
+        if self._one_in(2):
+            operations.append(Send(session=session.name, turn=turn, message=self._name("m"), idem=self._idem()))
+        if sent and self._one_in(2):
+            frames.append(("message", self._any(sent).name, *self.dice.choice(_MESSAGE_ENDS)))
+        if session.parent is None and not pending and self._one_in(2):
+            frames.append(("ask", turn, f"{turn}?{self._name('q')}"))
+        if pending and self._one_in(2):
+            question = self._any(pending).name
+            operations.append(Answer(session=session.name, turn=turn, question=question, answer="yes", response="r1", idem=self._idem()))
+        if self._one_in(3):
+            stops = [StopTurn(session=session.name, turn=turn), Interrupt(session=session.name), Close(session=session.name)]
+            operations.append(self.dice.choice([*stops, *stops[:2]]))
+        elif self._one_in(4):
+            frames.append(("settled", turn, *self.dice.choice([("completed", self._name("r")), ("failed", None)])))
+        self._round(operations, said=[(session.name, frame) for frame in frames], pauses=self._pauses())
+
+    def _misfortune(self) -> None:
+        self.dice.choice(
+            [self._change_the_link, self._change_the_link, self._restart, self._lose_a_computer, self._lose_processes_in_a_row]
+        )()
 
     def _change_the_link(self) -> None:
         """The link is cut, comes back, or was cut for so long that the worker is lost (I8, [S14])."""
         if self.world.linked:
-            self.world.linked = False
+            self._set_linked(False)
             self._happens("the link is cut", self.house.cut())
         elif self._one_in(3):
-            for session in self.world.sessions.values():
-                self.world.lose_computer(session, "worker_lost")
+            for world in self.worlds:
+                for session in world.sessions.values():
+                    world.lose_computer(session, "worker_lost")
             self._happens("the worker is lost", self.house.lose_worker())
         else:
-            self.world.linked = True
+            self._set_linked(True)
             self._happens("the link is back", self.house.link())
         self._round([])
+
+    def _set_linked(self, linked: bool) -> None:
+        for world in self.worlds:
+            world.linked = linked
 
     def _restart(self) -> None:
         self._happens("another control plane", self.house.restart())
@@ -262,7 +319,8 @@ class Lives(RuleBasedStateMachine):
         if not self.world.linked:
             raise _NothingToDo
         self._happens(f"the Computer of {session.name} stops", self.house.lose_computer(session.name))
-        self.world.lose_computer(session, "process_lost")
+        for world in self.worlds:
+            world.lose_computer(world.sessions[session.name], "process_lost")
         self._round([])
 
     # --- what is drawn ----------------------------------------------------------------------------------------------
@@ -278,6 +336,17 @@ class Lives(RuleBasedStateMachine):
     def _pauses(self) -> list[int]:
         return [self.dice.randrange(12) for _ in range(3)]
 
+    def _room(self) -> bool:
+        """Whether another Session makes it no harder to try all orders."""
+        return len(self.world.sessions) < _MOST_SESSIONS and len(self._not_closed()) < _MOST_OPEN
+
+    def _not_closed(self) -> list[Session]:
+        return [s for s in self.world.sessions.values() if s.status != "closed"]
+
+    def _some_session(self) -> Session:
+        """Mostly one that isn't closed."""
+        return self._any(list(self.world.sessions.values()) if self._one_in(6) else self._not_closed() or [*self.world.sessions.values()])
+
     def _speakers(self) -> list[Session]:
         """Sessions whose process can say something."""
         found = [s for s in self.world.sessions.values() if s.process is not None and s.process.told]
@@ -288,7 +357,7 @@ class Lives(RuleBasedStateMachine):
         return f"{letter}{self.named}"
 
     def _idem(self) -> str | None:
-        return self.dice.choice([None, self._name("k"), self._name("k"), "k"])
+        return "k" if self._one_in(12) else self.dice.choice([None, self._name("k"), self._name("k")])
 
     def _input(self) -> str | None:
         return None if self._one_in(4) else self._name("t")
@@ -297,15 +366,15 @@ class Lives(RuleBasedStateMachine):
         return Create(session=self._name("s"), turn=self._input(), key="key" if self._one_in(3) else None, idem=self._idem())
 
     def _some_spawn(self) -> Operation:
-        parent = self._any(list(self.world.sessions.values()))
+        parent = self._some_session()
         return Spawn(session=parent.name, name=self._name("s"), turn=self._input(), idem=self._idem())
 
     def _some_request(self) -> Operation:
-        session = self._any(list(self.world.sessions.values()))
+        session = self._some_session()
         name, idem = session.name, self._idem()
-        kinds = ["enqueue"] * 4 + ["interrupt", "close", "cancel"] + ["stop", "send"] * bool(session.turns)
+        kinds = ["enqueue"] * 5 + ["interrupt"] * 2 + ["close", "cancel"] + ["stop", "send"] * bool(session.turns)
         kinds += ["send"] * 3 * session.accepting + ["resume"] * 3 * bool(self.holds.get(name)) + ["released"] * bool(self.released)
-        kinds += ["answer"] * 3 * bool(session.questions) + (["create"] + ["spawn"] * 2) * (len(self.world.sessions) < _MOST_SESSIONS)
+        kinds += ["answer"] * 3 * bool(session.questions) + (["create"] + ["spawn"] * 2) * self._room()
         match self.dice.choice(kinds):
             case "send":
                 return Send(session=name, turn=session.running or self._any(session.turns).name, message=self._name("m"), idem=idem)
@@ -425,16 +494,17 @@ class Lives(RuleBasedStateMachine):
         self.told += [f"lost at {fault}"] if fault else []
         self.told.append("--")
         views, self.holds_now = self._run(self.house.observe())
-        before = self.world
-        for session, frame in said:
-            process = before.sessions[session].process
-            assert process is not None
-            process.said += (frame,)
-        before.impatient = time.monotonic() - began > _SLOW
+        self.house.check_told(views)
         maybe = frozenset(number for number, answer in enumerate(answers) if answer == UNKNOWN)
-        self.house.told(views)
+        endings: list[Ending] = []
         try:
-            endings = explore(before, operations, maybe)
+            for before in self.worlds:
+                before.impatient = time.monotonic() - began > _SLOW
+                for session, frame in said:
+                    process = before.sessions[session].process
+                    assert process is not None
+                    process.said += (frame,)
+                endings += explore(before, operations, maybe)
         except TooMany:
             self.house.performed["lives that end early: too many orders"] += 1
             self.done = True
@@ -446,15 +516,12 @@ class Lives(RuleBasedStateMachine):
         return answers
 
     def _keep(self, fitting: list[World], operations: list[Operation], answers: list[Outcome]) -> None:
-        states = {world.state(): world for world in fitting}
-        if len(states) > 1:
-            self.house.performed["lives that end early: two states look alike"] += 1
-            self.done = True
-        self.world = fitting[0]
-        for name, session in self.world.sessions.items():
+        self.worlds = list({world.state(): world for world in fitting}.values())
+        for name in self.world.sessions:
             gone = set(self.holds.get(name, {})) - set(self.holds_now[name])
             self.released += [(name, hold) for hold in sorted(gone)]
-            bind(session, self.holds_now[name])
+            for world in self.worlds:
+                bind(world.sessions[name], self.holds_now[name])
         self.holds = self.holds_now
         for operation, answer in zip(operations, answers, strict=True):
             if answer[0] == "ok" and operation.idem is not None and (operation, answer) not in self.asked:
