@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ class Engine:
     def __init__(self, databases: DatabaseServer) -> None:
         self._databases = databases
         self._dsn = ""
-        self._folder = Path()
+        self._folder: Path | None = None
         self._ahead = 0.0
         self._shelf = Shelf()
         self._succession: threading.Thread | None = None
@@ -65,14 +66,14 @@ class Engine:
         self._quieten()
         try:
             self._dsn = self._databases.borrow()
-            self._folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
-            self._plane = PlaneThread(self._dsn, self._folder / "blobs")
+            folder = self._folder = Path(tempfile.mkdtemp(prefix="helmr-runtime-"))
+            self._plane = PlaneThread(self._dsn, folder / "blobs")
             self._plane.start()
             self._plane.loop.run(deploy(self._plane.server.plane.database, manifest))
             self._host = ThreadHost(
                 self._plane.url,
                 WORKER_CREDENTIAL,
-                self._folder,
+                folder,
                 load=self._shelf.load,
                 ahead=lambda: self._ahead,
                 on_question=self.person.called,
@@ -84,23 +85,40 @@ class Engine:
 
     def stop(self) -> list[str]:
         """End everything; what a test must not pass over. Idempotent."""
-        problems = self.faults.stop() + self.person.stop()
+        problems: list[str] = []
+        with ExitStack() as steps:  # the last one first; each is taken whatever became of the others
+            steps.callback(self._forget)
+            steps.callback(self._stop_plane)
+            steps.callback(lambda: problems.extend(self._stop_host()))
+            steps.callback(self._await_succession)
+            steps.callback(lambda: problems.extend(self.person.stop()))
+            steps.callback(lambda: problems.extend(self.faults.stop()))
+        return problems
+
+    def _await_succession(self) -> None:
         if self._succession is not None:
             self._succession.join()
-        if self._host is not None:
-            problems += self._host.stop()
-            self._host = None
-        if self._plane is not None:
-            self._plane.stop(at_once=True)
-            self._plane = None
-        if self._dsn:
-            self._databases.give_back(self._dsn)
-            shutil.rmtree(self._folder)
-            self._dsn = ""
+
+    def _stop_host(self) -> list[str]:
+        host, self._host = self._host, None
+        return [] if host is None else host.stop()
+
+    def _stop_plane(self) -> None:
+        plane, self._plane = self._plane, None
+        if plane is not None:
+            plane.stop(at_once=True)
+
+    def _forget(self) -> None:
+        """Nothing is left on disk, and the database is free for the next."""
         if self._configured:
             structlog.reset_defaults()
             self._configured = False
-        return problems
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)  # a handler that still runs, and was reported, may go on writing there
+            self._folder = None
+        if self._dsn:
+            self._databases.give_back(self._dsn)
+            self._dsn = ""
 
     def deploy(self, sources: Sequence[Source]) -> str:
         """Make another Deployment current; its id."""

@@ -108,6 +108,7 @@ async def test_two_that_are_borrowed_at_once_are_two(database_server: DatabaseSe
         assert await two.fetchval("SELECT seconds FROM helmr_clock.ahead") == 0
 
 
+@pytest.mark.timeout(180)
 def test_the_last_that_leaves_stops_the_server_and_a_start_that_failed_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
     folder.chmod(0o711)
