@@ -11,10 +11,10 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from helmr.control.api.exchange import HEADER_BYTES, LINGER_SECONDS
 from helmr.control.api.http_protocol import HttpProtocol
+from helmr.control.api.link_protocol import LinkProtocol
 from helmr.control.api.problems import PROBLEM_JSON, problem
 from helmr.control.api.table import WORKER_LINK_PATH
 from helmr.protocol.errors import HelmrError, InvalidRequest, RequestTooSlow
@@ -152,8 +152,8 @@ class Connection(HttpProtocol):
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
 
-class LinkConnection(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, to which a handshake that was refused is no fault to be logged."""
+class LinkConnection(LinkProtocol):
+    """Our WebSocket, to which a handshake that was refused is no fault to be logged."""
 
     async def send(self, message: Any) -> None:
         await super().send(message)
