@@ -26,8 +26,6 @@ from helmr.protocol.link import CONTROL, PROTOCOL, Link, control, split
 
 _FACTS: Final = ("code", "signal", "limit", "peak", "ended", "seconds")
 
-_AWAY_SECONDS: Final = 0.25
-
 log = structlog.get_logger("helmr.links")
 
 LogLine = Callable[[str, str, str], None]
@@ -103,7 +101,7 @@ class WorkerEnd:
                 await self._links.handle(self, said)
                 return
             except DatabaseUnavailable:
-                await asyncio.sleep(_AWAY_SECONDS)
+                await asyncio.sleep(0.25)
             except (HelmrError, KeyError, TypeError, ValueError):
                 # A worker of another version, or a broken one: one message of it is not worth the link.
                 log.exception("a worker's message was not understood", worker=self.name, message=said.get("t"))
@@ -338,19 +336,10 @@ class Links:
         if guest is not None and guest.offence is not None:
             facts["offence"] = guest.offence
 
-        async def settle() -> None:
+        async def work() -> None:
             session_id = guest.session_id if guest is not None else await self._session_of(seat.computer_id, channel)
             if session_id is not None:
                 await self._processes.ended(session_id, channel, kind, facts=facts, message=error.get("message") or said.get("message"))
-
-        async def work() -> None:
-            while not end.closed:  # on the next link it is reported again
-                try:
-                    await settle()
-                except DatabaseUnavailable:
-                    await asyncio.sleep(_AWAY_SECONDS)
-                    continue
-                break
             end.link.send(control("session.forget", computer=seat.computer_id, channel=channel))
 
         self.dispatcher.exited(seat, channel, work)
