@@ -26,6 +26,7 @@ from helmr.control.upkeep.closings import Closings
 from helmr.control.upkeep.deadlines import Deadlines
 from helmr.control.upkeep.idle_close import IdleClose
 from helmr.control.upkeep.linked import Linked
+from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
 from helmr.objects.folder import FolderStore
@@ -37,7 +38,7 @@ UNKNOWN: Outcome = ("unknown",)
 """The reply was lost."""
 
 _STANDING = {"worker_link", "batcher"}
-_DUTIES = (Deadlines, Closings, Overdue, Placement, IdleClose, Linked)
+_DUTIES = (Deadlines, Closings, Overdue, Placement, IdleClose, Linked, LostWorkers)
 _FILLED = ("sessions", "session_labels", "turns", "events", "messages", "questions", "holds", "idempotency", "computers", "workers",
            "control_planes")  # fmt: skip
 _PRINT = """
@@ -284,7 +285,8 @@ class House:
         """The cut link stays silent beyond lease and grace (I8)."""
         async with self._database.connection() as connection:
             worker = await connection.fetchval("UPDATE workers SET lease_until = clock_timestamp() - interval '31 s' RETURNING id")
-        await self.plane.processes.worker_lost(str(worker))
+        with suppress(DatabaseUnavailable):  # a reply that is being lost
+            await self.plane.processes.worker_lost(str(worker))
 
     async def lose_computer(self, session: str) -> None:
         """The Session's Computer stops by itself."""

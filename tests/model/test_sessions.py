@@ -3,7 +3,8 @@
 Every rule does some things at once; then it is waited until nothing is under way, and what is seen must be one of the endings that the
 model finds for some order of them: answers, states, timelines, what processes were told. After each, the invariants hold.
 
-`make test` does a few of them; `make soak` (SOAK_SECONDS, 600) as many as fit, and prints what was done.
+`make test` does a few of them (MODEL_EXAMPLES, 12); `make soak` (SOAK_SECONDS, 600) as many as fit, and prints what was done. A failure
+tells the whole story. Real races may go another way when it is run again, so shorter stories are looked for only with MODEL_SHRINK=1.
 """
 
 from __future__ import annotations
@@ -300,7 +301,9 @@ class Lives(RuleBasedStateMachine):
             for world in self.worlds:
                 for session in world.sessions.values():
                     world.lose_computer(session, "worker_lost")
-            self._happens("the worker is lost", self.house.lose_worker())
+            losing = self.house.lose_worker
+            half = self._one_in(3)
+            self._happens("the worker is lost", self.house.armed("after_commit:worker_lost", losing) if half else losing())
         else:
             self._set_linked(True)
             self._happens("the link is back", self.house.link())
@@ -572,7 +575,7 @@ def _settings(examples: int, steps: int) -> settings:
         database=None,
         print_blob=True,
         verbosity=Verbosity.normal,
-        phases=(Phase.generate,) if os.environ.get("NOSHRINK") else (Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if os.environ.get("MODEL_SHRINK") else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
 

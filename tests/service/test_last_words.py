@@ -6,6 +6,7 @@ import pytest
 from tests.service.scripted import house
 
 from helmr.control.service import faults
+from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.protocol.errors import DatabaseUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -68,3 +69,30 @@ async def test_what_a_process_says_after_it_settled_changes_nothing_though_it_co
         process.settle(following)
         assert (await h.turn(session, following))["status"] == "completed"
         assert "turn.output" not in await h.kinds(session)
+
+
+@pytest.mark.parametrize(("lost", "code"), [("worker_lost", "worker_lost"), ("computer_lost", "process_lost")])
+async def test_a_control_plane_that_dies_between_losing_a_computer_and_its_processes_leaves_no_turn_running(database, tmp_path, lost, code):
+    """[S14], I8: these are commits of their own; the host may never come back to tell."""
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+        h.host.disconnect()
+        async with h.database.connection() as connection:
+            worker = await connection.fetchval("UPDATE workers SET lease_until = clock_timestamp() - interval '31 s' RETURNING id")
+
+        def die() -> None:
+            raise RuntimeError("The control plane dies.")
+
+        faults.arm(f"after_commit:{lost}", die)
+        try:
+            with pytest.raises(RuntimeError):
+                if lost == "worker_lost":
+                    await h.plane.processes.worker_lost(str(worker))
+                else:
+                    await h.plane.processes.computer_lost(process.computer, h.host.computers[process.computer]["fence"], "cold", None)
+        finally:
+            faults.disarm(f"after_commit:{lost}")
+        assert (await h.turn(session, turn, 0))["status"] == "running"
+        await LostWorkers(h.plane).run()
+        state = await h.turn(session, turn)
+        assert state["status"] == "interrupted" and state["error"]["code"] == code

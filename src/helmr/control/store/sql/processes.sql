@@ -65,3 +65,8 @@ SELECT id, channel, process, running_turn, stop_cause, loose, held, claimed_turn
 -- name: remember_reason(id, recovery_reason)!
 -- Why the next process will be a reconstruction [S14].
 UPDATE sessions SET recovery_reason = :recovery_reason WHERE id = :id;
+
+-- name: stranded(count)
+-- Processes of Computers that don't run any more: whoever noted that the Computer was lost died before it said so of them [S14], I8.
+SELECT s.id, s.channel, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
+WHERE c.residency IN ('cold', 'unavailable') AND c.status <> 'deleted' AND s.process <> 'none' LIMIT :count;
