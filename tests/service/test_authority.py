@@ -6,7 +6,7 @@ import json
 
 import pytest
 from tests.service.scripted import agent, house
-from tests.service.trees import GO, as_session, root, spawn
+from tests.service.trees import GO, as_session, control, root, spawn
 
 from helmr.protocol import policy
 from helmr.protocol.errors import (
@@ -156,3 +156,25 @@ async def test_who_enqueued_a_turn_may_read_that_turn_and_no_other(database, tmp
                 await h.plane.turns.get(by, session, turn, 0)
         with pytest.raises(Forbidden):
             await h.plane.turns.list(by, target, None, 50)
+
+
+async def test_what_no_session_may_do_is_refused_whatever_its_standing(database, tmp_path):
+    """[Q4], [S22], [S23]: questions, deletion of data, publishing; an operation that nobody thought of for Sessions is refused too."""
+    async with house(database, tmp_path) as h:
+        parent = await root(h)
+        child = await spawn(h, parent)
+        await control(h, "close", child)
+        by, turn, question = as_session(h, parent), new_id(), new_id()
+        for ask in (
+            lambda: h.plane.questions.list(by, child, turn, (), None, 50),
+            lambda: h.plane.questions.get(by, child, turn, question),
+            lambda: h.plane.questions.find(by, question),
+            lambda: h.plane.questions.of_environment(by, (), None, 50),
+            lambda: h.plane.questions.respond(by, child, turn, question, {"type": "text", "text": "yes"}, "r", None),
+            lambda: h.plane.retention.delete_data(by, child, None),
+            lambda: h.plane.explanations.explain(by, child),
+            lambda: h.plane.sessions.create(by, agent="talker"),
+            lambda: h.plane.agents.list(by, None, None, 50),
+        ):
+            with pytest.raises(Forbidden):
+                await ask()

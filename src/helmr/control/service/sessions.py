@@ -26,6 +26,7 @@ from helmr.protocol.errors import (
     ComputerDeleting,
     ComputerMismatch,
     ComputerNotFound,
+    Forbidden,
     HelmrError,
     IdempotencyConflict,
     InvalidValue,
@@ -65,6 +66,8 @@ class Sessions:
         raises `AdmissionUnavailable` with the seconds to wait [S5].
         """
         principal.require("sessions.create")
+        if principal.kind == "session":
+            raise Forbidden("A Session asks for Sessions by `spawn` and `start`.")
         check_session_key(key)
         if idempotency_key is not None:
             check_key(idempotency_key)
