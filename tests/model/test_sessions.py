@@ -192,8 +192,13 @@ class Lives(RuleBasedStateMachine):
         self._round([self._some_spawn()])
 
     def _ask(self) -> None:
-        """One request."""
-        self._round([self._some_request()])
+        """One request; often the resume of a hold, since nothing runs under it."""
+        held = [(name, hold) for name, holds in self.holds.items() for hold in sorted(holds)]
+        if held and self._one_in(2):
+            name, hold = self._any(held)
+            self._round([Resume(session=name, hold=hold, idem=self._idem())])
+        else:
+            self._round([self._some_request()])
 
     def _ask_at_once(self) -> None:
         """Requests of several clients at once; one may be the same twice."""
@@ -254,8 +259,11 @@ class Lives(RuleBasedStateMachine):
 
     def _lose_processes_in_a_row(self) -> None:
         """[S14]: a Session's process ends again and again, each time as soon as it may be started."""
-        name = self._any([s for s in self._speakers() if s.status != "closed"]).name
-        for _ in range(3):
+        name = self._any([s for s in self._speakers() if s.status == "open"]).name
+        for _ in range(4):
+            session = self.world.sessions[name]
+            if session.status == "open" and not session.queued:
+                self._round([Enqueue(session=name, turn=self._name("t"))])
             if self.world.linked and self.house.process_of(name) is not None and not self.done:
                 self._round([], said=[(name, ("exit", "process_lost"))])
                 self._let_pass("retry")
@@ -289,7 +297,7 @@ class Lives(RuleBasedStateMachine):
 
     def _misfortune(self) -> None:
         self.dice.choice(
-            [self._change_the_link, self._change_the_link, self._restart, self._lose_a_computer, self._lose_processes_in_a_row]
+            [self._change_the_link, self._change_the_link, self._restart, self._lose_a_computer, *[self._lose_processes_in_a_row] * 2]
         )()
 
     def _change_the_link(self) -> None:
