@@ -118,9 +118,18 @@ class Referee:
 
     async def waiting(self) -> int:
         """How many operations wait now."""
-        rows = await self._watcher.fetch("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-        waiting = {row["pid"] for row in rows}
+        rows = await self._watcher.fetch(_WAITING)
+        blockers = {row["pid"]: row["blockers"] for row in rows}
+        waiting = {self._holder.get_server_pid()}
+        while more := {pid for pid, by in blockers.items() if pid not in waiting and waiting.intersection(by)}:
+            waiting |= more
+        waiting.remove(self._holder.get_server_pid())
         return len(waiting) + sum(_behind(plane, waiting) for plane in self._planes)
+
+
+_WAITING = """SELECT pid, pg_blocking_pids(pid) AS blockers FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event IN ('transactionid', 'tuple')"""
+"""Who waits for a row, and for whom: others may wait for something else, a moment long."""
 
 
 def _behind(plane: ControlPlane, waiting: set[int]) -> int:
