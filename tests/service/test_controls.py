@@ -409,3 +409,31 @@ async def test_who_waits_is_told_the_marks_error_as_it_is_stored_and_not_the_gue
         h.plane._core.recent.forget_session(session)
         assert waited == await h.turn(session, turn, 0)
         assert waited["error"] == {"code": "deadline_exceeded"}
+
+
+async def test_only_a_turn_that_ended_by_itself_forgives_strikes(database, tmp_path):
+    """[S14]: completed, or failed with its process drained; what was interrupted says nothing of the process."""
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+
+        async def strikes() -> int:
+            async with h.database.connection() as connection:
+                return await connection.fetchval("SELECT strikes FROM sessions WHERE id = $1", session)
+
+        process.die("killed", signal=9)
+        await h.turn(session, turn)
+        interrupted = (await h.enqueue(session))["id"]
+        async with h.database.connection() as connection:
+            await connection.execute("UPDATE sessions SET retry_at = now() WHERE id = $1", session)
+        h.plane.dispatcher.place(session)
+        process = await h.host.next_process()
+        await process.began(interrupted)
+        await h.plane.turns.interrupt(h.principal, session, interrupted, None)
+        process.settle(interrupted, "stopped")
+        assert (await h.turn(session, interrupted))["status"] == "interrupted"
+        assert await strikes() == 1
+        failed = (await h.enqueue(session))["id"]
+        await process.began(failed)
+        process.settle(failed, "failed", error={"code": "handler_failed"})
+        assert (await h.turn(session, failed))["status"] == "failed"
+        assert await strikes() == 0

@@ -164,7 +164,8 @@ BEGIN
             SET next_event = s.next_event + 1 + (g.next_id IS NOT NULL)::integer,
                 last_op = g.op, running_turn = g.next_id, claimed_turn = s.claimed_turn + (g.next_id IS NOT NULL)::integer,
                 stop_cause = NULL, stop_error = NULL, stop_at = NULL, deadline_at = g.next_deadline, accepting = false,
-                output_bytes = 0, strikes = 0, idle_at = CASE WHEN g.could_go_on THEN NULL ELSE v_now END
+                output_bytes = 0, idle_at = CASE WHEN g.could_go_on THEN NULL ELSE v_now END,
+                strikes = CASE WHEN g.final = 'interrupted' THEN s.strikes ELSE 0 END -- only a handler that ended by itself forgives [S14]
             FROM good g WHERE s.id = g.sid
         )
         SELECT 'settle', item.ord::integer,
