@@ -49,6 +49,7 @@ from helmr.control.store.standing import StandingConfig, StandingConnection
 from helmr.control.upkeep.closings import Closings
 from helmr.control.upkeep.deadlines import Deadlines
 from helmr.control.upkeep.heartbeat import Heartbeat
+from helmr.control.upkeep.hibernation import Hibernation
 from helmr.control.upkeep.idle_close import IdleClose
 from helmr.control.upkeep.linked import Linked
 from helmr.control.upkeep.lost_workers import LostWorkers
@@ -57,6 +58,7 @@ from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.receipts import OldReceipts
 from helmr.control.upkeep.retention import PayloadExpiry
+from helmr.control.upkeep.transits import Transits
 from helmr.logs import LEVELS, write_logs
 from helmr.objects import FolderStore
 from helmr.protocol.duration import retention_ms
@@ -64,7 +66,9 @@ from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable, Inv
 from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
-LED: Final = (Closings, Deadlines, IdleClose, LostWorkers, OldReceipts, Orphans, PayloadExpiry, Placement)
+LED: Final = (
+    Closings, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, Orphans, PayloadExpiry, Placement, Transits,
+)  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, Overdue)
 """Duties that every control plane has for its own links."""

@@ -184,12 +184,17 @@ INVARIANTS: Final[dict[str, str]] = {
     # --- processes -----------------------------------------------------------------------------------------------------------------
     "I6 what could run and has no process is found by the placement": f"""
         SELECT s.id, s.process FROM sessions s
-        WHERE s.status <> 'closed' AND s.process = 'none' AND s.running_turn IS NULL AND s.held = 0 AND {_QUEUED} > 0 AND NOT s.wanting""",
+        WHERE s.status <> 'closed' AND s.process IN ('none', 'asleep') AND s.running_turn IS NULL AND s.held = 0 AND {_QUEUED} > 0
+            AND NOT s.wanting""",
     "[S9] a Turn runs in a ready process": """
         SELECT id, process FROM sessions WHERE running_turn IS NOT NULL AND (process <> 'ready' OR channel IS NULL)""",
     "[S9] a process has a Computer, a channel and its own deadlines": """
         SELECT id, process FROM sessions WHERE (process <> 'none' AND (computer_id IS NULL OR channel IS NULL))
             OR ((process = 'starting') <> (init_deadline_at IS NOT NULL)) OR ((process = 'ending') <> (end_deadline_at IS NOT NULL))""",
+    "[C6] processes are asleep exactly while their Computer is": """
+        SELECT s.id, s.process, c.residency FROM sessions s JOIN computers c ON c.id = s.computer_id
+        WHERE (s.process = 'asleep' AND c.residency NOT IN ('hibernating', 'hibernated', 'waking'))
+            OR (s.process IN ('starting', 'ready') AND c.residency IN ('hibernating', 'hibernated', 'waking'))""",
     "I4 a channel is of one process": """
         SELECT min(s.id::text)::uuid, format('%s and %s', s.computer_id, s.channel) FROM sessions s JOIN computers c ON c.id = s.computer_id
         WHERE s.process <> 'none' GROUP BY s.computer_id, s.channel, c.next_channel HAVING count(*) > 1 OR s.channel >= c.next_channel""",

@@ -117,6 +117,10 @@ class ScriptedHost:
         self.said: list[dict[str, Any]] = []
         self.exits: dict[tuple[str, int], dict[str, Any]] = {}
         self.refuse_computers: dict[str, Any] | None = None
+        self.refuse_sleep: dict[str, Any] | None = None
+        self.hesitant = False
+        """Computers fall asleep only when the test says so, with `fall_asleep`."""
+        self.memory = 1 << 42
         self.changed = asyncio.Event()
 
     def connect(self) -> None:
@@ -126,14 +130,14 @@ class ScriptedHost:
         end = self.plane.links.open(self.name, near)
         near.bind(end)
         far.bind(self)
-        computers = [{"computer": c, "fence": v["fence"], "state": "running"} for c, v in self.computers.items()]
+        computers = [{"computer": c, "fence": v["fence"], "state": v.get("state", "running")} for c, v in self.computers.items()]
         worker = {
             "id": self.worker_id,
             "name": self.name,
             "driver": "scripted",
             "base": "none",
             "cpu": self.cpu,
-            "memory": 1 << 42,
+            "memory": self.memory,
             "version": "0",
         }
         self.link.send(control("hello", protocol=1, worker=worker, computers=computers))
@@ -204,6 +208,29 @@ class ScriptedHost:
         for (computer, _), report in self.exits.items():
             if computer == said["computer"]:
                 self.link.send(control("session.exited", **report))
+
+    def _computer_sleep(self, said: dict[str, Any]) -> None:
+        self.slots = {slot: computer for slot, computer in self.slots.items() if computer != said["computer"]}
+        if self.refuse_sleep is not None:
+            self._tell_state(said["computer"], "awake", error=self.refuse_sleep)
+        elif not self.hesitant:
+            self.fall_asleep(said["computer"])
+
+    def fall_asleep(self, computer: str) -> None:
+        self.computers[computer]["state"] = "asleep"
+        self._tell_state(computer, "asleep", rung="freeze", seconds=0.002)
+
+    def _computer_wake(self, said: dict[str, Any]) -> None:
+        self.computers[said["computer"]]["state"] = "running"
+        self._tell_state(said["computer"], "awake", rung="freeze", seconds=0.003)
+
+    def _computer_stop(self, said: dict[str, Any]) -> None:
+        self.computers.pop(said["computer"], None)
+        self.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="gone", reason="stopped"))
+
+    def _tell_state(self, computer: str, state: str, **members: Any) -> None:
+        fence = self.computers[computer]["fence"]
+        self.link.send(control("computer.state", computer=computer, fence=fence, state=state, **members))
 
     def _session_start(self, said: dict[str, Any]) -> None:
         slot = next(slot for slot, computer in self.slots.items() if computer == said["computer"])

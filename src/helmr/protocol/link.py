@@ -26,8 +26,9 @@ FROM_WORKER: Final = {
     "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version, draining}, `incarnation`?, "
     "`computers`: [{computer, fence, state}]; first message of a link",
     "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining)",
-    "computer.state": "`computer`, `fence`, `state` (running, failed, gone), `error`? {code, message}, with gone a `reason` (exited, "
-    "stopped, destroyed): after a computer.start, stop or destroy, when an attach failed, or when it changes by itself",
+    "computer.state": "`computer`, `fence`, `state` (running, failed, gone, asleep, awake), `error`? {code, message}, with gone a `reason` "
+    "(exited, stopped, destroyed, not_woken), with asleep and awake `rung` and `seconds`, or the error for which it could not sleep: after "
+    "a computer.start, sleep, wake, stop or destroy, when an attach failed, or when it changes by itself",
     "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, "
     "on the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
     "session.started": "`computer`, `channel`, `pid`",
@@ -43,6 +44,8 @@ TO_WORKER: Final = {
     "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end",
     "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it",
     "computer.attach": "`computer`, `fence`, `slot`, `acked`: {channel: op}",
+    "computer.sleep": "`computer`, `fence`: all its processes stand still until computer.wake [C6]; the slot is given up",
+    "computer.wake": "`computer`, `fence`: they go on; to be attached anew",
     "computer.stop": "`computer`, `fence`: end its processes, keep its files",
     "computer.destroy": "`computer`, `fence`: end it and remove its files",
     "session.start": "`computer`, `channel`, `bundle` (digest), `preload`, `environment` {name: value}, `open` (a session.open payload "

@@ -17,8 +17,8 @@ StopCause = Literal["turn_interrupted", "session_interrupted", "deadline", "hand
 AbortReason = Literal["turn_interrupted", "session_interrupted", "cancelled", "deadline", "shutdown", "failed"]
 """What `signal.reason` says in the guest [A6]."""
 
-ProcessState = Literal["none", "starting", "ready", "ending"]
-"""A Session's process: none; started but in `init`; past `init`; told to end [S9]."""
+ProcessState = Literal["none", "starting", "ready", "asleep", "ending"]
+"""A Session's process: none; started but in `init`; past `init`; standing still with its Computer; told to end [S9], [C6]."""
 
 LossReason = Literal["process_lost", "out_of_memory", "cleanup_failed", "worker_lost", "init_failed", "init_timeout"]
 RecoveryKind = Literal["initial", "reconstructed"]

@@ -135,8 +135,24 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
             when="The process was lost or could not start, and all that descended from it is gone.", always=_ENDED, sometimes=_FACTS
         ),
         "computer.assigned": Said(when="The Session got its Computer.", always={"computer_id": "the Computer"}),
-        "computer.hibernated": Said(when="Its Computer sleeps.", reserved=True),
-        "computer.woken": Said(when="Its Computer goes on.", reserved=True),
+        "computer.hibernated": Said(
+            when="Its Computer sleeps: all its processes stand still, and what it had reserved is free.",
+            always={
+                "computer_id": "the Computer",
+                "rung": "how it sleeps: `freeze`, its memory stays in the host's",
+                "seconds": "how long it took",
+                "kept": "what survives: `memory`, `files`",
+            },
+        ),
+        "computer.woken": Said(
+            when="Its Computer goes on with the same processes.",
+            always={
+                "computer_id": "the Computer",
+                "rung": "from what it woke",
+                "seconds": "how long it took",
+                "slept_seconds": "how long it slept",
+            },
+        ),
         "computer.restored": Said(when="Its Computer was restored from a save.", reserved=True),
         "slack.delivery_unavailable": Said(when="Something could not be posted to Slack.", reserved=True),
     }

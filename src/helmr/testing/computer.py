@@ -52,6 +52,7 @@ class Computer:
         self.id, self.folder = id, folder
         self.fence = 0
         self.slot: int | None = None
+        self.state = "running"
         self.sessions: dict[int, Session] = {}
         self._uplink = uplink
 

@@ -166,7 +166,7 @@ class ThreadHost:
 
     def _hello(self) -> dict[str, Any]:
         worker = {"id": self._id, "name": "test", "driver": "thread", "base": "test", "cpu": 100_000.0, "memory": 1 << 50, "version": "0"}
-        computers = [{"computer": c.id, "fence": c.fence, "state": "running"} for c in self._computers.values()]
+        computers = [{"computer": c.id, "fence": c.fence, "state": c.state} for c in self._computers.values()]
         return {"protocol": PROTOCOL, "worker": worker, "computers": computers}
 
     def _detach(self) -> None:
@@ -188,6 +188,8 @@ class ThreadHost:
                 self._start_computer(message)
             case "computer.attach":
                 self._attach(message)
+            case "computer.sleep" | "computer.wake":
+                self._move_computer(message, "asleep" if kind == "computer.sleep" else "awake")
             case "computer.stop" | "computer.destroy":
                 self._stop_computer(message, destroy=kind == "computer.destroy")
             case "session.start":
@@ -233,8 +235,17 @@ class ThreadHost:
             folder.mkdir()
             self._computers[id] = Computer(id, folder, self)
         computer = self._computers[id]
-        computer.fence = message["fence"]
+        computer.fence, computer.state = message["fence"], "running"
         self._tell("computer.state", computer, fence=computer.fence, state="running")
+
+    def _move_computer(self, message: Mapping[str, Any], state: str) -> None:
+        """It sleeps or wakes as far as the control plane can see: threads can't be made to stand still."""
+        computer = self._computers.get(message["computer"])
+        if computer is None:
+            return
+        computer.slot = None
+        computer.state = "asleep" if state == "asleep" else "running"
+        self._tell("computer.state", computer, fence=computer.fence, state=state, rung="freeze", seconds=0.0)
 
     def _attach(self, message: Mapping[str, Any]) -> None:
         computer = self._computers[message["computer"]]

@@ -66,10 +66,13 @@ class Plane:
 class Installation:
     """An async context manager around the project in `project`, published to `planes` control planes of one database.
 
-    `worker_url`, set before the start, is where the worker looks for its control plane; by default it is the first one.
+    `worker_url`, set before the start, is where the worker looks for its control plane; by default it is the first one. `cores` is what the
+    worker offers, so that a test can have it full.
     """
 
-    def __init__(self, project: Path, *, driver: str = "bubblewrap", planes: int = 1, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, project: Path, *, driver: str = "bubblewrap", planes: int = 1, settings: Mapping[str, str] | None = None, cores: float = 1000
+    ) -> None:
         self.project = project
         self.folder = Path(tempfile.mkdtemp(prefix="helmr-installation-", dir="/var/tmp"))
         self.folder.chmod(0o711)
@@ -81,6 +84,7 @@ class Installation:
         self.postgres = EmbeddedPostgres(PostgresConfig(folder=self.folder / "postgres", settings=settings or {}))
         self._hostd = HostdProcess(self.folder / "hostd", driver)  # pyright: ignore[reportArgumentType]
         self._driver = driver
+        self._cores = cores
 
     async def __aenter__(self) -> Self:
         try:
@@ -166,7 +170,18 @@ class Installation:
         """A worker, which starts a hostd when none runs."""
         state, hostd = str(self.folder / "worker"), str(self._hostd.folder)
         self.worker = self._spawn(
-            "worker", "--state", state, "--hostd-state", hostd, "--driver", self._driver, "--drain", DRAIN, "--cpu", "1000", log="worker"
+            "worker",
+            "--state",
+            state,
+            "--hostd-state",
+            hostd,
+            "--driver",
+            self._driver,
+            "--drain",
+            DRAIN,
+            "--cpu",
+            str(self._cores),
+            log="worker",
         )
 
     def kill_worker(self) -> None:

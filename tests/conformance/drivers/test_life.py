@@ -136,6 +136,47 @@ async def test_a_frozen_computer_can_be_stopped(jail: Jail) -> None:
     assert jail.processes("c1") == set()
 
 
+async def test_a_sleeping_computer_goes_on_with_the_same_processes_also_after_hostd_was_killed(jail: Jail) -> None:
+    """[C6], [C3]: a child's counter stands still, also when hostd dies meanwhile, and goes on from where it was."""
+    await jail.start("c1")
+    path = f"{await workspace(jail, 'c1')}/count"
+    async with jail.inside("c1") as inmate:
+        await inmate.run(COUNTER.format(path=path), wait=False)
+        await until_counting(inmate, path)
+    before = jail.processes("c1")
+    slept = await jail.client.hibernate("c1", 1)
+    assert slept["rung"] == "freeze" and slept["seconds"] >= 0
+    assert await jail.client.hibernate("c1", 1)
+    assert (await jail.client.info())["computers"][0]["state"] == "asleep"
+    await jail.kill_hostd()
+    await jail.open()
+    assert (await jail.client.info())["computers"][0]["state"] == "asleep"
+    await jail.client.lease(["c1"], 60)
+    assert (await jail.client.stats("c1"))["frozen"], "a lease is no reason to wake"
+    await jail.client.wake("c1", 1)
+    assert (await jail.client.info())["computers"][0]["state"] == "running"
+    assert jail.processes("c1") == before
+    async with jail.inside("c1") as inmate:
+        seen = await counted(inmate, path)
+        async with asyncio.timeout(5):
+            while await counted(inmate, path) <= seen:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_start_or_a_stop_of_a_sleeping_computer_does_what_it_says(jail: Jail) -> None:
+    await jail.start("c1")
+    pid = (await jail.client.info())["computers"][0]["pid"]
+    await jail.client.hibernate("c1", 1)
+    assert (await jail.start("c1", 2))["pid"] == pid
+    assert not (await jail.client.stats("c1"))["frozen"]
+    await jail.client.hibernate("c1", 2)
+    await jail.client.stop("c1", 2)
+    assert jail.processes("c1") == set()
+    with pytest.raises(HostdRefused) as refused:
+        await jail.client.wake("c1", 2)
+    assert refused.value.code == "computer_not_running"
+
+
 async def test_a_computer_whose_lease_ends_stands_still_until_the_next(jail: Jail) -> None:
     """I8."""
     await jail.start("c1")

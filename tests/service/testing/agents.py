@@ -26,6 +26,11 @@ async def echo(turn: Turn, ctx: AgentContext) -> dict[str, Any]:
     return {"characters": len(said(turn)), "recovery": ctx.recovery.kind}
 
 
+@agent(id="dozer", template=computer, hibernate_after_idle="1h", close_after_idle="never")
+async def dozer(turn: Turn, ctx: AgentContext) -> str:
+    return ctx.recovery.kind
+
+
 @agent(id="deployer", template=computer)
 async def deployer(turn: Turn, ctx: AgentContext) -> dict[str, Any]:
     where = await ask_choice(turn, "Where to?", ["prod", "stage"])

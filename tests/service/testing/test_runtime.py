@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.testing.agents import busy, computer, deployer, echo, plain, quitter, sleeper, stubborn, waiter, writer
+from tests.service.testing.agents import busy, computer, deployer, dozer, echo, plain, quitter, sleeper, stubborn, waiter, writer
 
 from helmr import AgentContext, HelmrClient, Turn, agent, text
 from helmr.testing import Gate, RuntimeFactory, RuntimeProblem, SyncRuntimeFactory
@@ -239,6 +239,18 @@ async def test_eight_days_close_an_idle_session_at_once(helmr_runtime: RuntimeFa
         assert (
             found.created_at < (await runtime.client.sessions.get((await runtime.client.sessions.create(agent=echo)).session.id)).created_at
         )
+
+
+async def test_an_idle_computer_sleeps_and_the_next_turn_wakes_it(helmr_runtime: RuntimeFactory) -> None:
+    """[C6]: `hibernate_after_idle`, without waiting for the hour."""
+    async with helmr_runtime(dozer) as runtime:
+        made = await runtime.client.sessions.create(agent=dozer, input=HELLO)
+        await made.turn.wait()
+        await runtime.clock.advance("2h")
+        await runtime.event(made, "computer.hibernated")
+        outcome = await (await made.session.enqueue(HELLO)).wait()
+        assert outcome.status == "completed" and outcome.result == "initial"
+        await runtime.event(made, "computer.woken")
 
 
 async def test_a_deadline_passes_without_waiting(helmr_runtime: RuntimeFactory) -> None:

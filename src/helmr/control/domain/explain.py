@@ -59,13 +59,15 @@ def explain(facts: Facts) -> tuple[str, str]:
         return "dispatching", f"{queue}; the next Turn is being dispatched."
     if facts.has_computer and not facts.computer_worker_alive:
         return "worker_away", f"{queue}; the Computer's host does not answer. It goes on when the host returns."
+    if facts.residency == "hibernating":
+        return "hibernating", f"{queue}; the Computer is just falling asleep, and is woken as soon as it sleeps."
     if facts.residency in ("starting", "waking", "restoring"):
         return facts.residency, f"{queue}; the Computer is {facts.residency}."
     if facts.computer_error is not None:
         return "computer_failed", f"{queue}; the Computer could not be started: {facts.computer_error}"
     if facts.workers_alive == 0:
         return "no_worker", f"{queue}; no worker is connected. Start one with `helmr worker`."
-    if not facts.has_computer or facts.residency in ("cold", "unavailable"):
+    if not facts.has_computer or facts.residency in ("cold", "unavailable", "hibernated"):
         size = f"{facts.wants_cpu:g} CPU and {facts.wants_memory / (1 << 20):.0f} MiB"
         return "waiting_for_capacity", f"{queue}; no worker has {size} free for the Computer."
     return "placing", f"{queue}; a process is about to be started."

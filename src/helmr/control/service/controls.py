@@ -98,7 +98,7 @@ class Controls:
         return await self._end(principal, session_id, idempotency_key, "cancel")
 
     async def close_idle(self, session_id: str) -> bool:
-        """Close a Session that is idle with all it owns for its period, derived again under the locks [S21]. False when it isn't any more."""
+        """Close a Session that is idle with all it owns for its period, derived again under the locks [S21]; False when it isn't now."""
 
         async def work(connection: Connection, effects: Effects) -> bool:
             row = await sessions.session_row(connection, id=session_id)

@@ -40,6 +40,8 @@ class Effects:
     """Sessions that may start their next Turn."""
     finishes: set[str] = field(default_factory=set[str])
     """Trees (by root) in which a closing Session may have nothing left."""
+    computers: set[str] = field(default_factory=set[str])
+    """Computers whose worker is to be told where they should go."""
 
 
 class Reactor(Protocol):
@@ -49,6 +51,7 @@ class Reactor(Protocol):
     def place(self, session_id: str) -> None: ...
     def claim(self, session_id: str) -> None: ...
     def finish(self, root_session_id: str) -> None: ...
+    def move(self, computer_id: str) -> None: ...
     def admitted(self, item: Admit, flushed: Flushed) -> None: ...
 
 
@@ -103,6 +106,8 @@ class Core:
             reactor.claim(session_id)
         for root_session_id in effects.finishes:
             reactor.finish(root_session_id)
+        for computer_id in effects.computers:
+            reactor.move(computer_id)
 
 
 async def record(connection: Connection, effects: Effects, session_id: str, entries: Sequence[tuple[str | None, str, bytes]]) -> int:

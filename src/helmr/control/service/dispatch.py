@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from helmr.control.service import render
 from helmr.control.service.background import Background, Coalesced, until_stored
@@ -14,24 +14,31 @@ from helmr.control.service.hearing import Hearing
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.processes import Processes
 from helmr.control.service.roster import Roster
+from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.telling import Telling
 from helmr.control.store.flush import Admit, Flushed
+from helmr.control.store.queries import processes
+
+PLACED_AT_ONCE: Final = 200
 
 
 class Dispatcher:
-    """`start_computer` asks a Computer's worker to start it; the links set it."""
+    """`move_computer` tells a Computer's worker where it should go; the links set it."""
 
-    def __init__(self, core: Core, manifests: Manifests, controls: Controls, work: Processes) -> None:
+    def __init__(self, core: Core, manifests: Manifests, controls: Controls, work: Processes, sleeping: Sleeping) -> None:
         self._core = core
         self._controls = controls
         self._processes = work
+        self._sleeping = sleeping
         self.background = Background()
         self.roster = Roster()
         self.telling = Telling(core, self.roster, manifests, work, self.background)
         self.hearing = Hearing(core, self.roster, self.telling, work, self.background, on_drained=self.finish)
         self._placing = Coalesced(self.background, "place")
         self._finishing = Coalesced(self.background, "finish_close")
-        self.start_computer: Callable[[str], Awaitable[None]] | None = None
+        self._moving = Coalesced(self.background, "move_computer")
+        self._making_room = Coalesced(self.background, "make_room")
+        self.move_computer: Callable[[str], Awaitable[None]] | None = None
         core.reactor = self
 
     async def stop(self) -> None:
@@ -79,6 +86,14 @@ class Dispatcher:
     def finish(self, root_session_id: str) -> None:
         self._finishing.ask(root_session_id, self._controls.finish)
 
+    def move(self, computer_id: str) -> None:
+        if self.move_computer is not None:
+            self._moving.ask(computer_id, self.move_computer)
+
+    def place_waiting(self) -> None:
+        """Room may have come: place who waits for it, in fair order."""
+        self._making_room.ask("place_waiting", self._place_waiting)
+
     def admitted(self, item: Admit, flushed: Flushed) -> None:
         """A Turn was admitted by a flush; if it runs, its process is told at once."""
         session_id = item.session_id
@@ -98,6 +113,15 @@ class Dispatcher:
         await until_stored(lambda: self._processes.ended(session_id, channel, "process_lost"))
 
     async def _place(self, session_id: str) -> None:
-        placed, computer_id = await self._processes.place(session_id)
-        if placed == "computer" and computer_id is not None and self.start_computer is not None:
-            await self.start_computer(computer_id)
+        placed, _ = await self._processes.place(session_id)
+        if placed == "full":
+            self._making_room.ask("make_room", self._make_room)
+
+    async def _make_room(self, _: str) -> None:
+        await self._sleeping.make_room()
+
+    async def _place_waiting(self, _: str) -> None:
+        async with self._core.database.connection() as connection:
+            rows = await processes.wanting(connection, count=PLACED_AT_ONCE)
+        for row in rows:
+            self.place(str(row["id"]))

@@ -5,7 +5,6 @@ Control messages of a link are handled one after another; frames are handed on a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,14 +16,25 @@ from helmr.control.service.core import Core
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.guests import Seat
 from helmr.control.service.processes import Processes
+from helmr.control.service.sleeping import ASLEEP, Sleeping
+from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import computers, processes
 from helmr.protocol import jsontext
-from helmr.protocol.errors import DatabaseUnavailable, HelmrError
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
-from helmr.protocol.link import CONTROL, PROTOCOL, Link, control, split
+from helmr.protocol.link import PROTOCOL, Link, control
 
+_PRESENT: Final = ("starting", "running", *ASLEEP)
+"""Where a Computer may be while a worker has processes of it."""
+_WAYS: Final = {
+    "starting": "computer.start",
+    "hibernating": "computer.sleep",
+    "hibernated": "computer.sleep",
+    "waking": "computer.wake",
+}
+"""What brings a Computer where its row says that it is or goes."""
 _FACTS: Final = ("code", "signal", "limit", "peak", "ended", "seconds")
+
 
 log = structlog.get_logger("helmr.links")
 
@@ -32,88 +42,22 @@ LogLine = Callable[[str, str, str], None]
 """(session id, stream, text)"""
 
 
-class WorkerEnd:
-    """One link's end (`LinkEnd`): its worker, and its Computers by slot."""
-
-    def __init__(self, links: Links, link: Link) -> None:
-        self.link = link
-        self.worker_id: str | None = None
-        self.said_id = ""
-        """The id that the worker keeps for itself; its name finds its row again should it lose that."""
-        self.name = ""
-        self.seats: dict[int, Seat] = {}
-        self.early: dict[int, list[bytes]] = {}
-        self.started: set[tuple[str, int]] = set()
-        """(computer, fence) for which computer.start was sent."""
-        self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}
-        """Who waits for what an image build says."""
-        self.closed = False
-        self._links = links
-        self._queue: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
-        self._next_slot = 1
-        self.on_message = self._on_message
-        self.on_closed = self._on_closed
-        links.background.start(self._run(), "worker_link")
-
-    def slot(self) -> int:
-        self._next_slot += 1
-        return self._next_slot - 1
-
-    def seat_of(self, computer_id: object) -> Seat | None:
-        return next((seat for seat in self.seats.values() if seat.computer_id == computer_id), None)
-
-    def _on_message(self, message: bytes) -> None:
-        slot, body = split(message)
-        if slot != CONTROL:
-            seat = self.seats.get(slot)
-            if seat is None:
-                return
-            if seat.attached:
-                self._links.dispatcher.hearing.on_frames(seat, body)
-            else:
-                self.early.setdefault(slot, []).append(body)
-            return
-        said = jsontext.loads(body)
-        if said.get("t") == "computer.attached":
-            seat = self.seats.get(said.get("slot", -1))
-            if seat is not None:
-                seat.attached = False
-        self._queue.put_nowait(said)
-
-    def _on_closed(self) -> None:
-        self._queue.put_nowait(None)
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                said = await self._queue.get()
-                if said is None:
-                    return
-                await self._handle(said)
-        finally:
-            self.closed = True
-            self._links.ended(self)
-            self.link.close("this end has ended")
-
-    async def _handle(self, said: Mapping[str, Any]) -> None:
-        while True:
-            try:
-                await self._links.handle(self, said)
-                return
-            except DatabaseUnavailable:
-                await asyncio.sleep(0.25)
-            except (HelmrError, KeyError, TypeError, ValueError):
-                # A worker of another version, or a broken one: one message of it is not worth the link.
-                log.exception("a worker's message was not understood", worker=self.name, message=said.get("t"))
-                return
-
-
 class Links:
     """All worker links of this control plane."""
 
-    def __init__(self, core: Core, dispatcher: Dispatcher, work: Processes, *, plane_id: str, on_log: LogLine | None = None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        dispatcher: Dispatcher,
+        work: Processes,
+        sleeping: Sleeping,
+        *,
+        plane_id: str,
+        on_log: LogLine | None = None,
+    ) -> None:
         self._core = core
         self._processes = work
+        self._sleeping = sleeping
         self._plane_id = plane_id
         self._on_log = on_log
         self.dispatcher = dispatcher
@@ -122,7 +66,7 @@ class Links:
         self._poking = Coalesced(self.background, "poke")
         self.on_worker: Callable[[], None] = lambda: None
         """Called when a worker has said hello: what waited for one may go on."""
-        dispatcher.start_computer = self.start_computer
+        dispatcher.move_computer = self.move_computer
 
     def open(self, worker: str, link: Link) -> WorkerEnd:
         """Take over one end of a worker's new link."""
@@ -142,14 +86,14 @@ class Links:
         for worker_id in self._ends:
             self._poking.ask(worker_id, self._look)
 
-    async def start_computer(self, computer_id: str) -> None:
-        """Ask the Computer's worker to start it, if its link is here."""
+    async def move_computer(self, computer_id: str) -> None:
+        """Tell the Computer's worker where it should go, if its link is here."""
         async with self._core.database.connection() as connection:
             row = await computers.computer_row(connection, id=computer_id)
-        if row is not None and row["residency"] == "starting" and row["worker_id"] is not None:
+        if row is not None and row["worker_id"] is not None:
             end = self._ends.get(str(row["worker_id"]))
             if end is not None:
-                self._send_start(end, row)
+                self._tell(end, row)
 
     async def rest(self) -> None:
         """Stop the running Computers here whose Sessions are all closed and gone: they hold capacity for nobody. Their files stay [C10]."""
@@ -236,23 +180,24 @@ class Links:
             rows = {str(row["id"]): row for row in await computers.computers_of(connection, worker_id=end.worker_id)}
         for computer_id, entry in held.items():
             row = rows.get(computer_id)
-            if row is None or row["fence"] != entry["fence"] or row["residency"] not in ("starting", "running"):
-                if entry.get("state") == "running":
+            if row is None or row["fence"] != entry["fence"] or row["residency"] not in _PRESENT:
+                if entry.get("state") in ("running", "asleep"):
                     end.link.send(control("computer.stop", computer=computer_id, fence=entry["fence"]))
             elif entry.get("state") == "running":
-                if row["residency"] == "starting":
-                    await self._processes.computer_running(computer_id, row["fence"])
-                await self._attach(end, computer_id, row["fence"])
+                await self._runs(end, computer_id, row)
+            elif entry.get("state") == "asleep":
+                await self._sleeps(end, row)
         for computer_id, row in rows.items():
             entry = held.get(computer_id)
-            running = entry is not None and entry.get("state") == "running" and entry["fence"] == row["fence"]
-            if row["residency"] == "running" and not running:
+            there = entry is not None and entry.get("state") in ("running", "asleep") and entry["fence"] == row["fence"]
+            running = there and entry is not None and entry.get("state") == "running"
+            if row["residency"] in ("running", *ASLEEP) and not there:
                 error = {"code": "computer_gone", "message": "The Computer stopped while its worker was away."}
                 await self._processes.computer_lost(computer_id, row["fence"], "cold", error)
             elif row["residency"] == "unavailable":
                 await self._processes.computer_lost(computer_id, row["fence"], "cold", None)
             elif row["residency"] == "starting" and not running:
-                self._send_start(end, row)
+                self._tell(end, row)
             await self._place_on(computer_id)
 
     async def _renew(self, end: WorkerEnd, draining: bool) -> None:
@@ -263,19 +208,33 @@ class Links:
         if known is None:
             end.link.close("another control plane holds this worker now")
             return
-        leased = [seat.computer_id for seat in end.seats.values()]
+        leased = [seat.computer_id for seat in end.seats.values()] + list(end.asleep)
         end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased))
 
     async def _state(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         computer_id, fence, state = said["computer"], said["fence"], said["state"]
+        if state == "asleep":
+            if await self._sleeping.slept(computer_id, fence, str(said.get("rung")), float(said.get("seconds", 0))):
+                end.asleep.add(computer_id)
+                self.dispatcher.place_waiting()
+            else:
+                end.link.send(control("computer.stop", computer=computer_id, fence=fence))
+            return
+        end.asleep.discard(computer_id)
+        if state == "awake":
+            if said.get("error") is not None:
+                log.warning("a Computer could not sleep", computer=computer_id, error=said["error"])
+            if not await self._sleeping.woke(computer_id, fence, str(said.get("rung")), float(said.get("seconds", 0))):
+                end.link.send(control("computer.stop", computer=computer_id, fence=fence))
+            else:
+                await self._attach(end, computer_id, fence)
+            return
         if state == "running":
             if await self._processes.computer_running(computer_id, fence):
                 await self._attach(end, computer_id, fence)
             else:
                 end.link.send(control("computer.stop", computer=computer_id, fence=fence))
-            end.started.discard((computer_id, fence))  # once it has its seat: whoever looked before must not start it again
             return
-        end.started.discard((computer_id, fence))
         error = said.get("error") or {"code": "computer_gone", "message": "The Computer stopped."}
         seat = end.seat_of(computer_id)
         if seat is not None and seat.fence == fence:
@@ -363,20 +322,43 @@ class Links:
         for row in rows:
             self.dispatcher.place(str(row["id"]))
 
-    def _send_start(self, end: WorkerEnd, row: Any) -> None:
-        identity = (str(row["id"]), row["fence"])
-        if identity in end.started:
+    async def _runs(self, end: WorkerEnd, computer_id: str, row: Any) -> None:
+        """A worker that says hello has this Computer running."""
+        if row["residency"] == "starting":
+            await self._processes.computer_running(computer_id, row["fence"])
+        elif row["residency"] == "waking":
+            await self._sleeping.woke(computer_id, row["fence"], row["rung"] or "", 0.0)
+        elif row["residency"] in ("hibernating", "hibernated"):
+            self._tell(end, row)
             return
-        end.started.add(identity)
-        end.link.send(
-            control(
-                "computer.start",
-                computer=identity[0],
-                fence=row["fence"],
-                environment=str(row["environment_id"]),
-                template=jsontext.loads(row["template"]),
-            )
-        )
+        await self._attach(end, computer_id, row["fence"])
+
+    async def _sleeps(self, end: WorkerEnd, row: Any) -> None:
+        """A worker that says hello has this Computer asleep."""
+        computer_id = str(row["id"])
+        end.asleep.add(computer_id)
+        if row["residency"] == "hibernating":
+            await self._sleeping.slept(computer_id, row["fence"], row["rung"] or "freeze", 0.0)
+        elif row["residency"] != "hibernated":
+            self._tell(end, row, wake=row["residency"] != "starting")
+
+    def _tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None:
+        """Tell the worker where the row says that the Computer should go, unless that or something later was told on this link."""
+        computer_id = str(row["id"])
+        kind = "computer.wake" if wake else _WAYS.get(row["residency"])
+        if kind is None or end.told.get(computer_id, -1) >= row["moves"]:
+            return
+        end.told[computer_id] = row["moves"]
+        members: dict[str, Any] = {}
+        if kind == "computer.start":
+            members = {"environment": str(row["environment_id"]), "template": jsontext.loads(row["template"])}
+        elif kind == "computer.sleep":
+            seat = end.seat_of(computer_id)
+            if seat is not None:
+                self.dispatcher.roster.remove_seat(seat)
+                end.seats.pop(seat.slot, None)
+            end.asleep.add(computer_id)
+        end.link.send(control(kind, computer=computer_id, fence=row["fence"], **members))
 
     async def _look(self, worker_id: str) -> None:
         end = self._ends.get(worker_id)
@@ -385,7 +367,7 @@ class Links:
         async with self._core.database.connection() as connection:
             rows = await computers.computers_of(connection, worker_id=worker_id)
         for row in rows:
-            if row["residency"] == "starting" and end.seat_of(str(row["id"])) is None:
-                self._send_start(end, row)
+            if row["residency"] in ("starting", "hibernating", "waking"):
+                self._tell(end, row)
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)

@@ -26,6 +26,7 @@ from helmr.control.service.questions import Questions
 from helmr.control.service.reads import Reads
 from helmr.control.service.retention import Retention
 from helmr.control.service.sessions import Sessions
+from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.turns import Turns
 from helmr.control.store.flush import PostgresFlush
 from helmr.control.store.pool import Database
@@ -66,9 +67,10 @@ class ControlPlane:
         self.events = Events(core)
         self.retention = Retention(core)
         self.agents = Agents(core, manifests)
-        self.processes = Processes(core, manifests)
-        self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes)
-        self.links = Links(core, self.dispatcher, self.processes, plane_id=self.id, on_log=on_log)
+        self.sleeping = Sleeping(core, manifests)
+        self.processes = Processes(core, manifests, self.sleeping)
+        self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping)
+        self.links = Links(core, self.dispatcher, self.processes, self.sleeping, plane_id=self.id, on_log=on_log)
         self.deployments = Deployments(core, manifests, blobs, self.links)
         self.blobs = Blobs(core, blobs)
         self.health = Health(database)

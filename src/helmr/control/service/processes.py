@@ -13,6 +13,7 @@ from helmr.control.domain.trees import decide_hold
 from helmr.control.service import render, stops
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, made_of, template_of
+from helmr.control.service.sleeping import ASLEEP, Sleeping
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, identity, processes, sessions
 from helmr.protocol import jsontext
@@ -20,49 +21,71 @@ from helmr.protocol.ids import new_id
 from helmr.protocol.limits import CLEANUP_SECONDS
 from helmr.protocol.wire import to_wire
 
-Placed = Literal["nothing", "waiting", "computer", "process"]
+Placed = Literal["nothing", "waiting", "full", "moving", "process"]
 SYSTEM = {"kind": "system", "id": "helmr"}
 
 
 class Processes:
-    def __init__(self, core: Core, manifests: Manifests) -> None:
+    def __init__(self, core: Core, manifests: Manifests, sleeping: Sleeping) -> None:
         self._core = core
         self._manifests = manifests
+        self._sleeping = sleeping
 
     async def place(self, session_id: str) -> tuple[Placed, str | None]:
-        """Give a Session that has runnable work a Computer, and on a running one a process. Idempotent.
+        """Give a Session that has runnable work a Computer that is awake, and on it a process. Idempotent.
 
-        Returns what it did and the Computer: nothing (no need), waiting (no room, back-off, or the Computer is on its way),
-        computer (it is to be started now), process (a channel was allocated: it is to be started now).
+        Returns what it did and the Computer: nothing (no need), waiting (a back-off, or the Computer is on its way), full (no room),
+        moving (it is to be started or woken now), process (a channel was allocated: it is to be started now).
         """
 
         async def work(connection: Connection, effects: Effects) -> tuple[Placed, str | None]:
             session = await sessions.lock_session(connection, id=session_id)
-            if session is None or session["process"] != "none" or session["running_turn"] is not None or session["status"] == "closed":
-                await self._settle_wish(connection, session)
-                return "nothing", None
-            if session["held"] or session["claimed_turn"] + 1 >= session["next_turn"]:
-                await self._settle_wish(connection, session)
-                return "nothing", None
+            if session is None or session["running_turn"] is not None:
+                return await self._unwanted(connection, session)
+            if session["process"] == "ending":
+                return await self._wake_to_end(connection, effects, session)
+            queued = session["claimed_turn"] + 1 < session["next_turn"]
+            if session["process"] not in ("none", "asleep") or session["status"] == "closed" or session["held"] or not queued:
+                return await self._unwanted(connection, session)
             if session["retry_at"] is not None and session["retry_at"] > await sessions.now(connection):
                 return "waiting", None
             computer = await self._computer(connection, effects, session)
-            if computer["residency"] == "cold" or computer["residency"] == "unavailable":
-                worker = await self._room(connection, computer)
-                if worker is None:
-                    return "waiting", str(computer["id"])
-                await computers.begin_start(connection, id=computer["id"], worker_id=worker)
-                effects.guests.add(session_id)
-                return "computer", str(computer["id"])
-            if computer["residency"] != "running" or await computers.worker_drains(connection, id=computer["worker_id"]):
-                return "waiting", str(computer["id"])
-            environment = await identity.environment_row(connection, id=session["environment_id"])
-            channel = await computers.take_channel(connection, id=computer["id"])
-            await processes.start_process(connection, id=session_id, channel=channel, max_init_ms=environment["max_init_ms"])
-            effects.guests.add(session_id)
-            return "process", str(computer["id"])
+            placed = await self._place_on(connection, effects, session, computer)
+            if placed != "process" and not session["wanting"]:
+                await processes.set_wanting(connection, id=session_id, wanting=True)
+            return placed, str(computer["id"])
 
         return await self._core.write("place", work)
+
+    async def _place_on(self, connection: Connection, effects: Effects, session: Any, computer: Any) -> Placed:
+        if computer["residency"] in ("cold", "unavailable", "hibernated"):
+            worker = await self._room(connection, computer)
+            if worker is None:
+                return "full"
+            if computer["residency"] == "hibernated":
+                await self._sleeping.wake(connection, effects, str(computer["id"]))
+            else:
+                await computers.begin_start(connection, id=computer["id"], worker_id=worker)
+                effects.computers.add(str(computer["id"]))
+            effects.guests.add(str(session["id"]))
+            return "moving"
+        if computer["residency"] != "running" or session["process"] != "none":
+            return "waiting"
+        if await computers.worker_drains(connection, id=computer["worker_id"]):
+            return "waiting"
+        environment = await identity.environment_row(connection, id=session["environment_id"])
+        channel = await computers.take_channel(connection, id=computer["id"])
+        await processes.start_process(connection, id=session["id"], channel=channel, max_init_ms=environment["max_init_ms"])
+        effects.guests.add(str(session["id"]))
+        return "process"
+
+    async def _wake_to_end(self, connection: Connection, effects: Effects, session: Any) -> tuple[Placed, str | None]:
+        """A process that is to end can't while its Computer sleeps; it is woken for that whatever room there is."""
+        computer = await computers.lock_computer(connection, id=session["computer_id"])
+        if computer is None or computer["residency"] != "hibernated":
+            return "nothing", None
+        await self._sleeping.wake(connection, effects, str(computer["id"]))
+        return "moving", str(computer["id"])
 
     async def ended(
         self,
@@ -88,7 +111,7 @@ class Processes:
                 return False
             told = session["process"] == "ending"
             starting = session["process"] == "starting"
-            kind: End = "asked" if told and end in ("process_lost", "init_failed") else end
+            kind: End = "asked" if told and end in ("process_lost", "init_failed", "memory_lost") else end
             if starting and end == "process_lost":
                 kind = "init_failed"
             after = after_end(kind, session["strikes"])
@@ -165,16 +188,33 @@ class Processes:
     async def computer_lost(self, computer_id: str, fence: int, residency: str, error: dict[str, Any] | None) -> None:
         """The Computer failed to start or stopped by itself: its processes are gone. Its files stay where they are."""
 
-        async def work(connection: Connection, effects: Effects) -> list[tuple[str, int]]:
+        async def work(connection: Connection, effects: Effects) -> list[tuple[str, int, End]]:
             computer = await computers.lock_computer(connection, id=computer_id)
             if computer is None or computer["fence"] != fence:
                 return []
+            end: End = "memory_lost" if computer["residency"] in ASLEEP else "process_lost"
             await computers.set_residency(connection, id=computer_id, residency=residency, error=jsontext.dumps(error) if error else None)
             alive = await processes.alive_on(connection, computer_id=computer_id)
-            return [(str(row["id"]), row["channel"]) for row in alive]
+            return [(str(row["id"]), row["channel"], end) for row in alive]
 
-        for session_id, channel in await self._core.write("computer_lost", work):
-            await self.ended(session_id, channel, "process_lost", message=(error or {}).get("message"))
+        for session_id, channel, end in await self._core.write("computer_lost", work):
+            await self.ended(session_id, channel, end, message=(error or {}).get("message"))
+
+    async def computer_overdue(self, computer_id: str, fence: int, error: dict[str, Any]) -> None:
+        """It was starting or waking for too long: whatever its worker still says of that is stale [C1]."""
+
+        async def work(connection: Connection, effects: Effects) -> str | None:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["fence"] != fence or computer["residency"] not in ("starting", "waking"):
+                return None
+            await computers.raise_fence(connection, id=computer_id)
+            return str(computer["residency"])
+
+        residency = await self._core.write("computer_overdue", work)
+        if residency == "starting":
+            await self.computer_failed(computer_id, fence + 1, error)
+        elif residency == "waking":
+            await self.computer_lost(computer_id, fence + 1, "cold", error)
 
     async def computer_rests(self, computer_id: str, fence: int) -> bool:
         """Make a running Computer cold that has no open Session and no process. False when it has, or has moved on."""
@@ -229,7 +269,7 @@ class Processes:
                 return []
             lost: list[tuple[str, int]] = []
             for computer in await computers.computers_of(connection, worker_id=worker_id):
-                if computer["residency"] not in ("starting", "running"):
+                if computer["residency"] not in ("starting", "running", "hibernating", "waking"):
                     continue
                 error = render.error("worker_lost", "The Computer's host does not answer.")
                 await computers.raise_fence(connection, id=computer["id"])
@@ -265,7 +305,7 @@ class Processes:
     async def _room(self, connection: Connection, computer: Any) -> Any:
         """The worker that takes it: its own host when it has been somewhere, else the one with the most room [C10]."""
         await computers.lock_placement(connection)
-        rows = await computers.rooms(connection)
+        rows = await computers.rooms(connection, soon=False)
         rooms = [
             Room(
                 worker=row["id"],
@@ -281,9 +321,10 @@ class Processes:
             rooms = [room for room in rooms if room.worker == computer["worker_id"]]
         return choose_worker(rooms, computer["cpu"], computer["memory"])
 
-    async def _settle_wish(self, connection: Connection, session: Any) -> None:
+    async def _unwanted(self, connection: Connection, session: Any) -> tuple[Placed, str | None]:
         if session is not None and session["wanting"]:
-            await processes.not_wanting(connection, id=session["id"])
+            await processes.set_wanting(connection, id=session["id"], wanting=False)
+        return "nothing", None
 
     async def _hold(self, connection: Connection, effects: Effects, root: Any, session_id: Any) -> None:
         rows = await stops.lock_tree(connection, root)

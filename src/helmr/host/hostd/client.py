@@ -109,6 +109,13 @@ class HostdClient:
     async def thaw(self, computer: str, fence: Any) -> None:
         await self.call("computer.thaw", {"computer": computer, "fence": fence})
 
+    async def hibernate(self, computer: str, fence: Any) -> Mapping[str, Any]:
+        """Put it to sleep: `rung`, `seconds`."""
+        return await self.call("computer.hibernate", {"computer": computer, "fence": fence})
+
+    async def wake(self, computer: str, fence: Any) -> Mapping[str, Any]:
+        return await self.call("computer.wake", {"computer": computer, "fence": fence})
+
     async def stats(self, computer: str) -> Mapping[str, Any]:
         return await self.call("computer.stats", {"computer": computer})
 

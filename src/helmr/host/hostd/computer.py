@@ -23,6 +23,8 @@ from helmr.host.sandbox.identity import boot_id, is_alive
 from helmr.host.sandbox.spawn import LaunchFailed
 
 ATTACH_SECONDS: Final = 10.0
+FREEZE: Final = "freeze"
+"""The rung of a Computer whose processes stand still in memory."""
 
 _log = structlog.get_logger("helmr.hostd.computer")
 
@@ -61,7 +63,7 @@ class Computer:
             "computer": self.id,
             "fence": record.fence,
             "environment": record.spec.environment,
-            "state": record.state,
+            "state": "asleep" if record.frozen and record.state == "running" else record.state,
             "pid": record.running.pid1.pid if record.running is not None else None,
             "frozen": record.frozen or self._lapsed,
             "template": record.template,
@@ -91,7 +93,7 @@ class Computer:
             if self.removed:
                 raise failure.UnknownComputer(f"The Computer {self.id} is being destroyed.")
             if self.is_running:
-                self._store(fence=fence)
+                await self._awaken(self._running_or_refuse(), fence)
                 return
             self._store(state="starting", fence=fence, frozen=False)
             self._known.clear()
@@ -163,12 +165,24 @@ class Computer:
             if fence is not None:
                 self.check_fence(fence)
             running = self._running_or_refuse()
-            if fence is None:
-                self._lapsed = False
-            else:
-                self._store(frozen=False, fence=fence)
-            if not self._lapsed and not self.record.frozen:
+            if fence is not None:
+                await self._awaken(running, fence)
+                return
+            self._lapsed = False
+            if not self.record.frozen:
                 await self._driver.thaw(self.record.spec, running)
+
+    async def hibernate(self, fence: Fence) -> dict[str, Any]:
+        """Put it to sleep by the strongest rung that the driver has; says which, and how long it took [C6]. Idempotent."""
+        began = time.monotonic()
+        await self.freeze(fence)
+        return {"rung": FREEZE, "seconds": round(time.monotonic() - began, 6)}
+
+    async def wake(self, fence: Fence) -> dict[str, Any]:
+        """Go on where `hibernate` left off: the same processes [C6]. Idempotent."""
+        began = time.monotonic()
+        await self.thaw(fence)
+        return {"rung": FREEZE, "seconds": round(time.monotonic() - began, 6)}
 
     async def stats(self) -> Usage:
         return await self._driver.stats(self.record.spec, self._running_or_refuse())
@@ -258,6 +272,12 @@ class Computer:
         if self.record.running is None:
             raise LookupError("the Computer has ended")
         await self._driver.join_scope(self.record.spec, self.record.running, channel, pid)
+
+    async def _awaken(self, running: Running, fence: Fence) -> None:
+        was_frozen = self.record.frozen
+        self._store(frozen=False, fence=fence)
+        if was_frozen and not self._lapsed:
+            await self._driver.thaw(self.record.spec, running)
 
     def _running_or_refuse(self) -> Running:
         if self.record.running is None or not self.is_running:

@@ -62,6 +62,8 @@ class Methods:
             "computer.destroy": self._destroy,
             "computer.freeze": self._freeze,
             "computer.thaw": self._thaw,
+            "computer.hibernate": self._hibernate,
+            "computer.wake": self._wake,
             "computer.stats": self._stats,
             "scope.create": self._scope_create,
             "scope.end": self._scope_end,
@@ -263,6 +265,12 @@ class Methods:
     async def _thaw(self, connection: Connection, params: Params) -> Reply:
         await self._computer(params).thaw(_fence(params))
         return {}
+
+    async def _hibernate(self, connection: Connection, params: Params) -> Reply:
+        return await self._computer(params).hibernate(_fence(params))
+
+    async def _wake(self, connection: Connection, params: Params) -> Reply:
+        return await self._computer(params).wake(_fence(params))
 
     async def _stats(self, connection: Connection, params: Params) -> Reply:
         return asdict(await self._computer(params).stats())

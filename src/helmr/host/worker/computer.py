@@ -99,6 +99,22 @@ class Computer:
 
         self.spawn(answered(lambda: self._end(message["fence"], destroy), failed, what, computer=self.id), f"end-{self.id}")
 
+    def sleep(self, message: Mapping[str, Any]) -> None:
+        """computer.sleep: let go of its stream, and have hostd put it to sleep [C6]. One that can't sleep stays awake."""
+
+        def failed(failure: Failure) -> None:
+            self.tell("computer.state", fence=message["fence"], state=self._awake_or_gone(), error=failure.to_wire())
+
+        self.spawn(answered(lambda: self._sleep(message["fence"]), failed, "computer.sleep", computer=self.id), f"sleep-{self.id}")
+
+    def wake(self, message: Mapping[str, Any]) -> None:
+        """computer.wake: its processes go on; the control plane attaches it then."""
+
+        def failed(failure: Failure) -> None:
+            self.tell("computer.state", fence=message["fence"], state="gone", reason="not_woken", error=failure.to_wire())
+
+        self.spawn(answered(lambda: self._wake(message["fence"]), failed, "computer.wake", computer=self.id), f"wake-{self.id}")
+
     def start_session(self, message: Mapping[str, Any]) -> None:
         """session.start: the bundle, the scope, and the supervisor's scope.start."""
         channel = int(message["channel"])
@@ -202,6 +218,22 @@ class Computer:
         self._config = image_config(template.image)
         if paths is not None:
             self._workspace = str(paths["workspace"])
+
+    async def _sleep(self, fence: Any) -> None:
+        async with self.turn:
+            self.detach()
+            reply = await self._host.gate.hibernate(self.id, fence)
+            self.fence, self.state = fence, "asleep"
+            self.tell("computer.state", fence=fence, state="asleep", rung=reply["rung"], seconds=reply["seconds"])
+
+    async def _wake(self, fence: Any) -> None:
+        async with self.turn:
+            reply = await self._host.gate.wake(self.id, fence)
+            self.fence, self.state = fence, "running"
+            self.tell("computer.state", fence=fence, state="awake", rung=reply["rung"], seconds=reply["seconds"])
+
+    def _awake_or_gone(self) -> str:
+        return "gone" if self._is_gone() else "awake"
 
     async def _end(self, fence: Any, destroy: bool) -> None:
         async with self.turn:

@@ -87,6 +87,13 @@ class HostdGate:
     async def destroy(self, computer: str, fence: Any) -> Mapping[str, Any]:
         return await self._call("computer.destroy", computer=computer, fence=fence)
 
+    async def hibernate(self, computer: str, fence: Any) -> Mapping[str, Any]:
+        """Put it to sleep: `rung`, `seconds`."""
+        return await self._call("computer.hibernate", computer=computer, fence=fence)
+
+    async def wake(self, computer: str, fence: Any) -> Mapping[str, Any]:
+        return await self._call("computer.wake", computer=computer, fence=fence)
+
     async def create_scope(self, computer: str, channel: int) -> None:
         await self._call("scope.create", computer=computer, channel=channel)
 

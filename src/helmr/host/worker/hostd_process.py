@@ -76,7 +76,8 @@ class HostdProcess:
             if answers and (self._pid is None or await asyncio.to_thread(self._listener) == self._pid):
                 return
             if status is not None and not answers and not await self._answers():
-                raise SetupError(f"hostd ended with {status}: {await asyncio.to_thread(_tail, log, self._log_from)}", hint=f"Its log is {log}.")
+                tail = await asyncio.to_thread(_tail, log, self._log_from)
+                raise SetupError(f"hostd ended with {status}: {tail}", hint=f"Its log is {log}.")
             await asyncio.sleep(0.02)  # neither a socket that isn't there nor another's process gives an event
 
     def _listener(self) -> int | None:

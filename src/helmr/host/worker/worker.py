@@ -124,6 +124,10 @@ class Worker:
                 self._attach(message)
             case "computer.stop" | "computer.destroy":
                 self._named(message).end(message, destroy=kind == "computer.destroy")
+            case "computer.sleep":
+                self._named(message).sleep(message)
+            case "computer.wake":
+                self._named(message).wake(message)
             case "session.start":
                 self._named(message).start_session(message)
             case "session.kill":
@@ -298,7 +302,7 @@ class Worker:
                     computer.remember(template, entry.get("paths"))
         for name, computer in tuple(self._computers.items()):
             entry = told.get(name)
-            if computer.state == "running" and (entry is None or entry.get("state") in GONE):
+            if computer.state in ("running", "asleep") and (entry is None or entry.get("state") in GONE):
                 computer.exited({})
 
 

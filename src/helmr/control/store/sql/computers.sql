@@ -15,7 +15,7 @@ UPDATE sessions SET computer_id = :computer_id WHERE id = :session_id AND comput
 -- name: begin_start(id, worker_id)!
 -- A cold Computer is given to a worker under a new fence; it must run within two minutes (images apart).
 UPDATE computers
-SET residency = 'starting', worker_id = :worker_id, fence = fence + 1, error = NULL, deadline_at = clock_timestamp() + interval '15 minutes'
+SET residency = 'starting', worker_id = :worker_id, fence = fence + 1, moves = moves + 1, error = NULL, deadline_at = clock_timestamp() + interval '15 minutes'
 WHERE id = :id;
 
 -- name: set_residency(id, residency, error)!
@@ -27,11 +27,12 @@ UPDATE computers SET next_channel = next_channel + 1 WHERE id = :id RETURNING ne
 -- name: computers_of(worker_id)
 SELECT * FROM computers WHERE worker_id = :worker_id AND status <> 'deleted';
 
--- name: rooms()
--- Live workers, with what is reserved of them by Computers that are neither cold nor hibernated.
+-- name: rooms(soon)
+-- Live workers, with what is reserved of them by Computers that are neither cold nor hibernated; `soon`: nor on their way to that.
 SELECT w.id, w.base, w.cpu, w.memory, coalesce(sum(c.cpu), 0)::float AS cpu_used, coalesce(sum(c.memory), 0)::bigint AS memory_used
 FROM workers w LEFT JOIN computers c
-    ON c.worker_id = w.id AND c.residency IN ('starting', 'running', 'hibernating', 'waking', 'restoring') AND c.status <> 'deleted'
+    ON c.worker_id = w.id AND c.status <> 'deleted'
+        AND (c.residency IN ('starting', 'running', 'waking', 'restoring') OR (c.residency = 'hibernating' AND NOT :soon))
 WHERE w.lease_until > clock_timestamp() AND NOT w.draining
 GROUP BY w.id;
 
@@ -56,7 +57,7 @@ UPDATE workers SET draining = true WHERE id = :id;
 
 -- name: workers_lost(seconds, count)
 SELECT id FROM workers w WHERE lease_until + :seconds * interval '1 second' <= clock_timestamp()
-    AND EXISTS (SELECT FROM computers c WHERE c.worker_id = w.id AND c.residency IN ('starting', 'running')) LIMIT :count;
+    AND EXISTS (SELECT FROM computers c WHERE c.worker_id = w.id AND c.residency IN ('starting', 'running', 'hibernating', 'waking')) LIMIT :count;
 
 -- name: lock_worker(id)^
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id FOR UPDATE;
@@ -76,3 +77,66 @@ SELECT draining FROM workers WHERE id = :id;
 -- name: raise_fence(id)!
 -- Whoever still speaks for the earlier placement is stale (I4).
 UPDATE computers SET fence = fence + 1 WHERE id = :id;
+
+-- name: members_to_lock(computer_id)
+-- The Sessions of a Computer that have a process or could get one, locked in lock order (I3).
+SELECT * FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none')
+ORDER BY root_session_id, depth, id FOR NO KEY UPDATE;
+
+-- name: members(computer_id)
+-- The same Sessions, unlocked.
+SELECT * FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none');
+
+-- name: begin_sleep(id, seconds)!
+UPDATE computers
+SET residency = 'hibernating', moves = moves + 1, deadline_at = clock_timestamp() + :seconds * interval '1 second', error = NULL WHERE id = :id;
+
+-- name: slept(id, rung)!
+UPDATE computers SET residency = 'hibernated', deadline_at = NULL, rung = :rung, slept_at = clock_timestamp() WHERE id = :id;
+
+-- name: begin_wake(id, seconds)!
+UPDATE computers SET residency = 'waking', moves = moves + 1, deadline_at = clock_timestamp() + :seconds * interval '1 second' WHERE id = :id;
+
+-- name: woken(id)$
+-- It runs again; for how long it slept, in seconds, or null when it never got to sleep.
+WITH before AS (SELECT slept_at FROM computers WHERE id = :id)
+UPDATE computers SET residency = 'running', deadline_at = NULL, slept_at = NULL, woken_at = clock_timestamp() WHERE id = :id
+RETURNING (SELECT extract(epoch FROM clock_timestamp() - slept_at)::float FROM before);
+
+-- name: processes_asleep(computer_id)!
+UPDATE sessions SET process = 'asleep' WHERE computer_id = :computer_id AND process = 'ready';
+
+-- name: processes_awake(computer_id)!
+UPDATE sessions SET process = 'ready' WHERE computer_id = :computer_id AND process = 'asleep';
+
+-- name: idle_computers(count)
+-- Running Computers on which nobody works or is about to, longest idle first [C10]. The decision is made again under the locks.
+SELECT c.id, c.worker_id, c.cpu, c.memory, greatest(max(coalesce(s.idle_at, s.closed_at)), c.woken_at) AS idle_at, c.woken_at
+FROM computers c JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp() JOIN sessions s ON s.computer_id = c.id
+WHERE c.residency = 'running' AND c.status = 'available'
+GROUP BY c.id
+HAVING bool_and(
+    s.running_turn IS NULL AND s.process IN ('none', 'ready') AND (s.held > 0 OR s.claimed_turn + 1 >= s.next_turn OR s.status = 'closed')
+)
+ORDER BY 5 LIMIT :count;
+
+-- name: waiting_for_room()
+-- Computers that Sessions wait for and that take no room yet: first come first served in an Environment, round robin between them [C10].
+SELECT id, worker_id, cpu, memory FROM (
+    SELECT c.id, c.worker_id, c.cpu, c.memory, min(t.created_at) AS since,
+        row_number() OVER (PARTITION BY c.environment_id ORDER BY min(t.created_at)) AS place
+    FROM sessions s JOIN computers c ON c.id = s.computer_id
+        JOIN turns t ON t.session_id = s.id AND t.sequence = s.claimed_turn + 1
+    WHERE s.wanting AND (s.retry_at IS NULL OR s.retry_at <= clock_timestamp()) AND c.residency IN ('cold', 'unavailable', 'hibernated')
+    GROUP BY c.id
+) waiting ORDER BY place, since LIMIT 200;
+
+-- name: transits_overdue(count)
+-- Computers whose way from one state to the next took too long, on workers that answer [C1].
+SELECT c.id, c.fence, c.residency FROM computers c JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp()
+WHERE c.deadline_at IS NOT NULL AND c.deadline_at <= clock_timestamp() LIMIT :count;
+
+-- name: ends_asleep(count)
+-- Sessions whose process is to end, on a Computer that sleeps.
+SELECT s.id FROM sessions s JOIN computers c ON c.id = s.computer_id
+WHERE s.end_deadline_at IS NOT NULL AND s.process = 'ending' AND c.residency = 'hibernated' LIMIT :count;

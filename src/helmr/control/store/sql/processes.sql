@@ -23,12 +23,14 @@ SET process = 'none', init_deadline_at = NULL, end_deadline_at = NULL, strikes =
     wanting = status <> 'closed' AND running_turn IS NULL AND held = 0 AND claimed_turn + 1 < next_turn
 WHERE id = :id;
 
--- name: not_wanting(id)!
-UPDATE sessions SET wanting = false WHERE id = :id;
+-- name: set_wanting(id, wanting)!
+UPDATE sessions SET wanting = :wanting WHERE id = :id;
 
 -- name: wanting(count)
--- Sessions for which a process should be found now.
-SELECT id FROM sessions WHERE wanting AND (retry_at IS NULL OR retry_at <= clock_timestamp()) ORDER BY id LIMIT :count;
+-- Sessions for which a process should be found now: first come first served in an Environment, round robin between them [C10].
+SELECT s.id FROM sessions s JOIN turns t ON t.session_id = s.id AND t.sequence = s.claimed_turn + 1
+WHERE s.wanting AND (s.retry_at IS NULL OR s.retry_at <= clock_timestamp())
+ORDER BY row_number() OVER (PARTITION BY s.environment_id ORDER BY t.created_at, s.id), t.created_at LIMIT :count;
 
 -- name: wanting_on(computer_id)
 SELECT id FROM sessions WHERE wanting AND computer_id = :computer_id AND (retry_at IS NULL OR retry_at <= clock_timestamp());
@@ -48,7 +50,7 @@ SELECT * FROM sessions WHERE computer_id = :computer_id AND process <> 'none' OR
 
 -- name: orphans(count)
 -- Processes of Computers that don't run any more.
-SELECT s.id, s.channel, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
+SELECT s.id, s.channel, s.process, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
 WHERE c.residency IN ('cold', 'unavailable') AND s.process <> 'none' LIMIT :count;
 
 -- name: alive_session(id)^

@@ -51,7 +51,7 @@ SET held = held + :change,
         WHEN running_turn IS NOT NULL THEN NULL
         WHEN held + :change > 0 OR claimed_turn + 1 >= next_turn THEN coalesce(idle_at, clock_timestamp())
     END,
-    wanting = held + :change = 0 AND process = 'none' AND running_turn IS NULL AND claimed_turn + 1 < next_turn
+    wanting = held + :change = 0 AND process IN ('none', 'asleep') AND running_turn IS NULL AND claimed_turn + 1 < next_turn
 WHERE id = ANY (:ids::uuid[]);
 
 -- name: mark_stop(id, cause, error)!

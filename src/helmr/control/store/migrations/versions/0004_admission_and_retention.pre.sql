@@ -245,7 +245,7 @@ BEGIN
                 claimed_turn = s.claimed_turn + p.runs, running_turn = coalesce(p.running, s.running_turn),
                 deadline_at = coalesce(p.deadline, s.deadline_at),
                 idle_at = CASE WHEN s.held > 0 THEN s.idle_at END,
-                wanting = s.wanting OR (s.process = 'none' AND s.running_turn IS NULL)
+                wanting = s.wanting OR (s.process IN ('none', 'asleep') AND s.running_turn IS NULL)
             FROM (
                 SELECT sid, count(*) AS n, count(*) FILTER (WHERE runs) AS runs,
                     (array_agg(turn) FILTER (WHERE runs))[1] AS running, max(deadline) AS deadline
@@ -260,7 +260,7 @@ BEGIN
                  WHEN p_wait OR item.sid = ANY (locked) THEN 'missing' ELSE 'busy' END,
             placed.seq, v_now, CASE WHEN placed.runs THEN 'running' WHEN placed.ord IS NOT NULL THEN 'queued' END, known.receipt,
             CASE WHEN placed.runs THEN placed.turn END, placed.tseq, NULL::bytea, NULL::bytea, v_now, placed.deadline, placed.tseq,
-            CASE WHEN placed.held = 0 AND placed.process = 'none' AND placed.running_turn IS NULL THEN 'place'
+            CASE WHEN placed.held = 0 AND placed.process IN ('none', 'asleep') AND placed.running_turn IS NULL THEN 'place'
                  WHEN item.ord = ANY (short) THEN patience[array_position(short, item.ord)]::text END
         FROM item LEFT JOIN placed ON placed.ord = item.ord LEFT JOIN known ON known.ord = item.ord
             LEFT JOIN reached ON reached.ord = item.ord;

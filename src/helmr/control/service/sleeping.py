@@ -1,0 +1,169 @@
+"""Computers that sleep while nobody works on them, and wake when somebody does. SPEC [C6], [C10].
+
+running --begin--> hibernating --slept--> hibernated --(place)--> waking --woke--> running      (drawn in docs/reference/state-machines.md)
+
+Sleep is decided under the locks of the Computer's Sessions, so no Turn can begin between the decision and the commit: from then on their
+processes are `asleep`, which no claim takes. What is admitted meanwhile waits, and the report of the sleep wakes the Computer again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from helmr.control.domain.placement import Reservation, Room, plan_room
+from helmr.control.service import render
+from helmr.control.service.core import Core, Effects, record
+from helmr.control.service.manifests import Manifests, agent_of
+from helmr.control.store.pool import Connection
+from helmr.control.store.queries import computers, sessions
+from helmr.protocol.ids import ComputerId, WorkerId
+
+SLEEP_SECONDS: Final = 60.0
+WAKE_SECONDS: Final = 60.0
+CANDIDATES: Final = 500
+
+
+class Sleeping:
+    def __init__(self, core: Core, manifests: Manifests) -> None:
+        self._core = core
+        self._manifests = manifests
+
+    async def begin(self, computer_id: str) -> bool:
+        """Send a running Computer to sleep on which nobody works or is about to. False when somebody does, or it isn't running."""
+
+        async def work(connection: Connection, effects: Effects) -> bool:
+            locked = {row["id"] for row in await computers.members_to_lock(connection, computer_id=computer_id)}
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["residency"] != "running" or computer["status"] != "available":
+                return False
+            # Read again: whoever came on the Computer while we waited for it is here now, and not among the locked.
+            members = await computers.members(connection, computer_id=computer_id)
+            if not all(row["id"] in locked and may_sleep(row) for row in members):
+                return False
+            await computers.processes_asleep(connection, computer_id=computer_id)
+            await computers.begin_sleep(connection, id=computer_id, seconds=SLEEP_SECONDS)
+            effects.computers.add(computer_id)
+            effects.guests.update(str(row["id"]) for row in members[:1])  # another control plane may have its worker
+            return True
+
+        return await self._core.write("begin_sleep", work)
+
+    async def slept(self, computer_id: str, fence: int, rung: str, seconds: float) -> bool:
+        """The worker says that it sleeps. False when it speaks of an older placement, or nobody asked for it."""
+
+        async def work(connection: Connection, effects: Effects) -> bool:
+            members = await computers.members_to_lock(connection, computer_id=computer_id)
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["fence"] != fence or computer["residency"] not in ("hibernating", "hibernated"):
+                return False
+            if computer["residency"] == "hibernating":
+                await computers.slept(connection, id=computer_id, rung=rung)
+                data = render.data(computer_id=computer_id, rung=rung, seconds=round(seconds, 3), kept=["memory", "files"])
+                await _tell(connection, effects, members, "computer.hibernated", data)
+            effects.places.update(str(row["id"]) for row in members if wants_awake(row))
+            return True
+
+        return await self._core.write("slept", work)
+
+    async def wake(self, connection: Connection, effects: Effects, computer_id: str) -> None:
+        """Within a transaction that holds the lock of the hibernated Computer: it is to run again."""
+        await computers.begin_wake(connection, id=computer_id, seconds=WAKE_SECONDS)
+        effects.computers.add(computer_id)
+
+    async def woke(self, computer_id: str, fence: int, rung: str, seconds: float) -> bool:
+        """The worker says that its processes go on, after a sleep or because it could not sleep. False for an older placement."""
+
+        async def work(connection: Connection, effects: Effects) -> bool:
+            members = await computers.members_to_lock(connection, computer_id=computer_id)
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is None or computer["fence"] != fence or computer["residency"] not in (*ASLEEP, "running"):
+                return False
+            if computer["residency"] != "running":
+                slept = await computers.woken(connection, id=computer_id)
+                await computers.processes_awake(connection, computer_id=computer_id)
+                if slept is not None:
+                    data = render.data(computer_id=computer_id, rung=rung, seconds=round(seconds, 3), slept_seconds=round(slept, 3))
+                    await _tell(connection, effects, members, "computer.woken", data)
+            return True
+
+        return await self._core.write("woke", work)
+
+    async def make_room(self) -> int:
+        """Send to sleep what must give way to those that wait for room, longest idle first; how many those are [C10]."""
+        async with self._core.database.connection() as connection:
+            rooms = [
+                Room(
+                    worker=WorkerId(str(row["id"])),
+                    base=row["base"],
+                    cpu=row["cpu"],
+                    memory=row["memory"],
+                    cpu_used=row["cpu_used"],
+                    memory_used=row["memory_used"],
+                )
+                for row in await computers.rooms(connection, soon=True)
+            ]
+            idle = [_reservation(row) for row in await computers.idle_computers(connection, count=CANDIDATES)]
+            waiting = [_reservation(row) for row in await computers.waiting_for_room(connection)]
+        chosen = plan_room(rooms, idle, waiting)
+        return sum([await self.begin(computer_id) for computer_id in chosen])
+
+    async def sleep_idle(self) -> int:
+        """Send to sleep the Computers all of whose Sessions have been idle for their Agents' `hibernate_after_idle`; how many [C6]."""
+        begun = 0
+        async with self._core.database.connection() as connection:
+            rows = await computers.idle_computers(connection, count=CANDIDATES)
+            now = await sessions.now(connection)
+            due: list[str] = []
+            for row in rows:
+                members = await computers.members(connection, computer_id=row["id"])
+                if members and await self._all_due(connection, members, row["woken_at"], now):
+                    due.append(str(row["id"]))
+        for computer_id in due:
+            begun += await self.begin(computer_id)
+        return begun
+
+    async def turn_around(self, computer_id: str) -> None:
+        """A Computer that does not get to sleep in time is to run again."""
+
+        async def work(connection: Connection, effects: Effects) -> None:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            if computer is not None and computer["residency"] == "hibernating":
+                await self.wake(connection, effects, computer_id)
+
+        await self._core.write("turn_around", work)
+
+    async def _all_due(self, connection: Connection, members: list[Any], woken_at: Any, now: Any) -> bool:
+        for member in members:
+            manifest = await self._manifests.load(connection, member["deployment_id"])
+            period = agent_of(manifest, member["agent"]).hibernate_after_idle_ms
+            since = [at for at in (member["idle_at"] or member["closed_at"], woken_at) if at is not None]
+            if period is None or not since or (now - max(since)).total_seconds() * 1000 < period:
+                return False
+        return True
+
+
+ASLEEP: Final = ("hibernating", "hibernated", "waking")
+"""Where a Computer's processes stand still, or may."""
+
+
+def may_sleep(row: Any) -> bool:
+    """Whether nothing of a Session runs, or could run now."""
+    queued = row["claimed_turn"] + 1 < row["next_turn"]
+    runnable = queued and not row["held"] and row["status"] != "closed"
+    return row["running_turn"] is None and row["process"] in ("none", "ready") and not runnable
+
+
+def wants_awake(row: Any) -> bool:
+    """Whether a Session of a sleeping Computer has something to do there: a Turn that could run, or a process that is to end."""
+    return row["process"] == "ending" or (row["status"] != "closed" and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"])
+
+
+def _reservation(row: Any) -> Reservation:
+    worker = None if row["worker_id"] is None else WorkerId(str(row["worker_id"]))
+    return Reservation(computer=ComputerId(str(row["id"])), worker=worker, cpu=row["cpu"], memory=row["memory"])
+
+
+async def _tell(connection: Connection, effects: Effects, members: Any, kind: str, data: bytes) -> None:
+    for row in members:
+        if row["status"] != "closed":
+            await record(connection, effects, str(row["id"]), [(None, kind, data)])
