@@ -192,7 +192,11 @@ class Lives(RuleBasedStateMachine):
         self._round([self._some_spawn()])
 
     def _ask(self) -> None:
-        """One request; often the resume of a hold, since nothing runs under it."""
+        """One request; often the resume of a hold, since nothing runs under it, or the interrupt of a tree that partly closes."""
+        partly = [s for s in self._not_closed() if s.status == "open" and any(o.status == "closing" for o in self.world.tree(s))]
+        if partly and self._one_in(2):
+            self._round([Interrupt(session=self._any(partly).name, idem=self._idem())])
+            return
         held = [(name, hold) for name, holds in self.holds.items() for hold in sorted(holds)]
         if held and self._one_in(2):
             name, hold = self._any(held)
@@ -420,6 +424,8 @@ class Lives(RuleBasedStateMachine):
         frames: list[Frame] = []
         while len(frames) < most and (not frames or (frames[-1][0] != "exit" and self._one_in(2))):
             frames.append(self._some_frame(session))
+        if frames[-1] == ("nonsense",) and self._one_in(2):
+            frames.append(("exit", "process_lost"))
         return [(session.name, frame) for frame in frames]
 
     def _some_frame(self, session: Session) -> Frame:
