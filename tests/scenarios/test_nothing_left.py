@@ -17,8 +17,9 @@ PROJECT = Path(__file__).parent / "project"
 
 
 def temporary() -> set[str]:
-    """What lies in the system's temporary folders under a name of ours."""
-    return {str(path) for folder in (tempfile.gettempdir(), "/run", "/dev/shm") for path in Path(folder).glob("helmr-*")}
+    """What lies in the system's temporary folders under a name of ours, but for what tests beside this one use."""
+    found = {path for folder in (tempfile.gettempdir(), "/run", "/dev/shm") for path in Path(folder).glob("helmr-*")}
+    return {str(path) for path in found if not path.name.startswith(("helmr-runtime-", "helmr-tests-"))}
 
 
 @pytest.mark.parametrize("how", ["in order", "after everything was killed"])

@@ -71,7 +71,7 @@ def told(events: list[Any]) -> list[tuple[int, str, Any]]:
 async def test_a_stream_cut_two_hundred_times_while_it_grows_is_the_log(pair: Installation) -> None:
     """At random bytes: in status lines, headers, chunk lengths, in the middle of characters. No event twice, none missing, in order."""
     async with pair.client() as near, Cutter([pair.planes[LINKED].port], cuts=200, seed=7) as cutter:
-        session = await poured(near, turns=8, outputs=400, size=40)
+        session = await poured(near, turns=8, outputs=800, size=40)
         async with HelmrClient(cutter.url, pair.key, retry=UNDAUNTED) as client:
             found, stream = await followed(client, session.id)
         assert told(found) == told(await timeline(session))
@@ -145,10 +145,11 @@ async def test_a_half_open_connection_is_given_up_after_silence(pair: Installati
             while found[-1].kind != "turn.output":
                 found.append(await anext(stream))
             cutter.silent = True
+            asked = cutter.streams
             await turn.send(words("unheard"))
             await outcome(turn)
             following = asyncio.ensure_future(anext(stream))
-            while stream.connections < 2:
+            while cutter.streams == asked:
                 await asyncio.wait([following], timeout=0.05)
             cutter.silent = False
             found.append(await following)
