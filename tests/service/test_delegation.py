@@ -10,6 +10,7 @@ from tests.service.scripted import agent, deploy, house, manifest
 from tests.service.trees import GO, as_session, control, root, spawn, working
 
 from helmr.control.domain.delegation import DelegationLimits
+from helmr.control.service.principals import ensure_environment, session_principal
 from helmr.protocol.errors import (
     AgentNotFound,
     ComputerMismatch,
@@ -42,6 +43,21 @@ async def test_a_spawned_child_runs_and_knows_its_parent_and_who_asked(database,
         assert queued["kind"] == "turn.queued" and queued["data"] == {"sequence": 1, "source": state["source"]}
         started = await process.heard("turn.start")
         assert started["turn"]["source"] == state["source"]
+
+
+async def test_who_asks_is_a_session_of_the_environment_that_is_asked(database, tmp_path):
+    """[O1]: a Session's authority names its Environment; one that names another one's reaches nothing, as if it were not there."""
+    async with house(database, tmp_path) as h:
+        asking = await root(h)
+        async with h.database.connection() as connection:
+            other = await ensure_environment(connection, "test", "other")
+        await deploy(h.database, other, manifest())
+        for principal in (session_principal(asking, other), session_principal(new_id(), h.principal.environment_id)):
+            for make in (h.plane.sessions.spawn, h.plane.sessions.start):
+                with pytest.raises(SessionNotFound):
+                    await make(principal, agent="talker", input=GO)
+        async with h.database.connection() as connection:
+            assert await connection.fetchval("SELECT count(*) FROM sessions") == 1
 
 
 async def test_a_child_that_is_made_outside_of_a_turn_names_no_origin_turn(database, tmp_path):

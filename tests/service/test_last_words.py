@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from tests.service.races.forcing import away_at, until
 from tests.service.scripted import house
 
 from helmr.control.service import faults
+from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.upkeep.lost_workers import LostWorkers
+from helmr.objects.folder import FolderStore
 from helmr.protocol.errors import DatabaseUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -96,3 +101,23 @@ async def test_a_control_plane_that_dies_between_losing_a_computer_and_its_proce
         await LostWorkers(h.plane).run()
         state = await h.turn(session, turn)
         assert state["status"] == "interrupted" and state["error"]["code"] == code
+
+
+async def test_nothing_of_a_control_plane_goes_on_after_its_stop_though_the_database_is_away(database, tmp_path):
+    """DESIGN I6, 9: what a process said and nobody could store is said again at the next attach; no task outlives its Service for it."""
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+        tasks = asyncio.all_tasks()
+        with away_at("before_commit:messages.open") as passes:
+            process.say("messages.open", turn=turn)
+            await until(lambda: passes)
+            waiting = [task for task in asyncio.all_tasks() - tasks if not task.done()]
+            assert waiting, "nothing waits for the database"
+            await h.plane.stop()
+            assert [task for task in waiting if not task.done()] == []
+        successor = ControlPlane(h.database, FolderStore(tmp_path / "blobs"), PlaneConfig())
+        await successor.start()
+        h.plane = h.host.plane = successor
+        h.host.connect()
+        process.settle(turn)
+        assert (await h.turn(session, turn))["status"] == "completed"

@@ -28,6 +28,7 @@ from helmr.protocol.errors import (
     TurnNotFound,
 )
 from helmr.protocol.ids import new_id
+from helmr.protocol.limits import EVENTS_PAGE_BYTES
 
 pytestmark = pytest.mark.anyio
 
@@ -286,6 +287,30 @@ async def test_listings_page_in_the_order_of_asking_and_filter_by_status(databas
             assert await walk(listing, (), limit=5) == ids
             with pytest.raises(InvalidCursor):
                 await listing((), "nonsense", 5)
+
+
+@pytest.mark.ud("UD-55")
+async def test_a_page_of_large_questions_is_bounded_and_the_next_one_goes_on(database, tmp_path):
+    """[Q5], [E6]: a hundred of them may hold 25 MB, and an Environment's are of many Turns: nobody who lists them makes us hold that."""
+    large = {"prompt": [{"type": "text", "text": "x" * 250_000}], "answer": {"type": "text"}}
+    async with asking(database, tmp_path, large) as (h, asked):
+        for _ in range(24):
+            asked.process.say("question.ask", turn=asked.turn, question=large)
+        await h.until(asked.session, "question.asked", 25)
+        service = h.plane.questions
+        for listing in (
+            lambda cursor: service.list(h.principal, asked.session, asked.turn, (), cursor, 100),
+            lambda cursor: service.of_environment(h.principal, (), cursor, 100),
+            lambda cursor: service.of_environment(h.principal, ("pending",), cursor, 100),
+        ):
+            found, cursor, pages = [], None, 0
+            while pages == 0 or cursor is not None:
+                data = await listing(cursor)
+                assert len(data) <= EVENTS_PAGE_BYTES + 1000
+                page = json.loads(data)
+                found += [item["id"] for item in page["items"]]
+                cursor, pages = page["next_cursor"], pages + 1
+            assert len(found) == 25 and found == sorted(set(found)) and pages == 2
 
 
 async def test_a_message_never_answers_a_question(database, tmp_path):

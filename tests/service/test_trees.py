@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
+from tests.service.races.forcing import referee
 from tests.service.scripted import house
-from tests.service.trees import as_session, control, order_of, root, spawn, waiting_for_locks, working
+from tests.service.trees import as_session, control, order_of, root, spawn, working
 
 from helmr.protocol.errors import (
     SessionNotOpen,
@@ -143,26 +143,13 @@ async def test_a_spawn_that_races_a_control_of_its_tree_is_refused_or_included(d
     async with house(database, tmp_path) as h:
         top = await root(h)
         middle = await spawn(h, top)
-        async with h.database.connection() as blocker:
-            transaction = blocker.transaction()
-            await transaction.start()
-            await blocker.execute("SELECT FROM sessions WHERE id = $1 FOR UPDATE", middle)
-            made = asyncio.Future()
-
-            async def ask():
-                try:
-                    made.set_result(await spawn(h, middle, text="go"))
-                except SessionNotOpen as error:
-                    made.set_result(error)
-
-            asks = {"control": lambda: control(h, name, top), "spawn": ask}
-            tasks = []
-            for count, which in enumerate((first, ({"control", "spawn"} - {first}).pop()), 1):
-                tasks.append(asyncio.create_task(asks[which]()))
-                await waiting_for_locks(h, count)
-            await transaction.rollback()
-        await asyncio.gather(*tasks)
-        child = await made
+        asks = {"control": lambda: control(h, name, top), "spawn": lambda: spawn(h, middle, text="go")}
+        async with referee(h) as r, r.queue(middle) as queue:
+            entrants = {first: await queue.first(asks.pop(first))}
+            for other, ask in asks.items():
+                entrants[other] = await queue.then(ask)
+        assert entrants["control"].code == "ok"
+        child = entrants["spawn"].value
         if name != "interrupt" and first == "control":
             assert isinstance(child, SessionNotOpen)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 from helmr.control.service.principals import session_principal
@@ -51,19 +50,6 @@ async def order_of(h, kind, *sessions):
             "SELECT session_id FROM events WHERE kind = $1 AND session_id = ANY ($2::uuid[]) ORDER BY created_at", kind, list(sessions)
         )
     return [str(row["session_id"]) for row in rows]
-
-
-async def waiting_for_locks(h, count):
-    """`count` transactions of this database wait for a lock."""
-    async with asyncio.timeout(5):
-        while True:
-            async with h.database.connection() as connection:
-                waiting = await connection.fetchval(
-                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-                )
-            if waiting >= count:
-                return
-            await asyncio.sleep(0.005)
 
 
 async def aged(h, **minutes):

@@ -24,15 +24,17 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def start(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Run `work`. What it raises is logged; that the database is away is no fault, since polling does the work again (I6)."""
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[None] | None:
+        """Run `work`; None when this has been stopped. What it raises is logged; that the database is away is no fault, since polling does
+        the work again (I6)."""
         if self._closed:
             work.close()
-            return
+            return None
         task = asyncio.create_task(self._guard(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would never have begun
+        return task
 
     async def stop(self) -> None:
         """Cancel what runs and wait for its end."""

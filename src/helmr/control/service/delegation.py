@@ -13,7 +13,7 @@ from typing import Any, Literal
 from helmr.control.domain.delegation import DelegationLimits, refuse_delegation
 from helmr.control.service import render
 from helmr.control.service.asked import check_input, check_labels, check_session_key
-from helmr.control.service.authority import require_grant
+from helmr.control.service.authority import find_session, require_grant
 from helmr.control.service.core import Core, Effects, record, retry_of
 from helmr.control.service.limits import take_token
 from helmr.control.service.manifests import Manifests, agent_of, made_of, template_of
@@ -30,7 +30,6 @@ from helmr.protocol.errors import (
     Forbidden,
     NoCurrentDeployment,
     SessionKeyConflict,
-    SessionNotFound,
     SessionNotOpen,
 )
 from helmr.protocol.ids import is_id, new_id
@@ -89,9 +88,8 @@ class Delegations:
 
     async def _caller(self, connection: Connection, principal: Principal, how: How) -> Any:
         """The Session that asks, locked together with the root of its causal chain, and within the limits."""
+        await find_session(connection, principal.environment_id, principal.id)
         chain = [str(row["id"]) for row in await delegation.causes(connection, id=principal.id)]
-        if not chain:
-            raise SessionNotFound()
         locked = {str(row["id"]): row for row in await delegation.lock_causes(connection, caller=principal.id, origin=chain[-1])}
         caller = locked[principal.id]
         if caller["status"] == "closed" or (how == "spawn" and caller["status"] != "open"):

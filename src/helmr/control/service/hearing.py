@@ -6,7 +6,6 @@ What is stored is acknowledged; what breaks the protocol ends its process.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -194,7 +193,7 @@ class Hearing:
 
     def _drain(self, guest: Guest) -> None:
         if guest.task is None:
-            guest.task = asyncio.create_task(self._run_queue(guest), name="guest_queue")
+            guest.task = self._background.start(self._run_queue(guest), "guest_queue")
 
     async def _run_queue(self, guest: Guest) -> None:
         try:

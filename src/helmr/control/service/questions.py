@@ -20,6 +20,7 @@ from helmr.control.store.queries import questions, sessions, turns
 from helmr.protocol import jsontext
 from helmr.protocol.errors import AnswerInvalid, Forbidden, QuestionAlreadyResponded, QuestionCancelled, QuestionNotFound, TurnNotFound
 from helmr.protocol.ids import is_id
+from helmr.protocol.limits import EVENTS_PAGE_BYTES
 from helmr.protocol.questions import check_answer, check_response_id
 from helmr.protocol.states import QuestionStatus
 
@@ -54,21 +55,21 @@ class Questions:
             await session_of(connection, principal, session_id)
             await _turn_of(connection, session_id, turn_id)
             rows = await questions.list_turn_questions(
-                connection, turn_id=turn_id, statuses=list(status) or None, after=after, count=limit + 1
+                connection, turn_id=turn_id, statuses=list(status) or None, after=after, count=limit, bytes=EVENTS_PAGE_BYTES
             )
-        return _page(rows, limit)
+        return _page(rows)
 
     async def of_environment(self, principal: Principal, status: Sequence[QuestionStatus], cursor: str | None, limit: int) -> bytes:
         """A QuestionPage's JSON: the Environment's questions, the oldest first; with a status, only those of it [Q5]."""
         _person(principal)
-        asked: dict[str, Any] = {"environment_id": principal.environment_id, "count": limit + 1}
+        asked: dict[str, Any] = {"environment_id": principal.environment_id, "count": limit, "bytes": EVENTS_PAGE_BYTES}
         asked["after"] = decode_cursor(cursor) if cursor is not None else None
         async with self._core.database.connection() as connection:
             if set(status) == {"pending"}:
                 rows = await questions.list_pending_questions(connection, **asked)
             else:
                 rows = await questions.list_questions(connection, statuses=list(status) or None, **asked)
-        return _page(rows, limit)
+        return _page(rows)
 
     async def respond(
         self,
@@ -164,7 +165,7 @@ async def _question_of(connection: Connection, session_id: str, turn_id: str, qu
     return row
 
 
-def _page(rows: Sequence[Any], limit: int) -> bytes:
-    following = encode_cursor(str(rows[limit - 1]["id"])) if len(rows) > limit else None
-    items = b",".join(render.question_state(row) for row in rows[:limit])
+def _page(rows: Sequence[Any]) -> bytes:
+    following = encode_cursor(str(rows[-1]["id"])) if rows and rows[-1]["more"] else None
+    items = b",".join(render.question_state(row) for row in rows)
     return b"".join((b'{"items":[', items, b'],"next_cursor":', jsontext.dumps(following), b"}"))
