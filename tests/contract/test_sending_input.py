@@ -42,6 +42,7 @@ async def test_enqueue_while_a_turn_runs_is_a_new_turn_at_the_end_of_the_queue(s
     assert running == [made.turn.id, *(turn.id for turn in turns)]
 
 
+@pytest.mark.ud("UD-25")
 async def test_enqueue_while_held_waits_until_the_session_can_process_it(stage):
     """[S6], [S17]."""
     made = await stage.client.sessions.create(agent="actor")
@@ -62,6 +63,7 @@ async def test_enqueue_is_refused_once_closing(stage):
     await made.turn.wait()
 
 
+@pytest.mark.ud("UD-06")
 @pytest.mark.parametrize("target", ["without a handler", "queued", "settled", "settling", "stopping"])
 async def test_exact_send_to_a_turn_that_takes_none_is_refused_not_redirected(stage, target):
     """[S7]."""
@@ -106,6 +108,7 @@ async def test_exact_send_to_a_turn_that_takes_none_is_refused_not_redirected(st
     assert (await later.wait()).result == 2
 
 
+@pytest.mark.ud("UD-08")
 async def test_accepting_a_message_does_not_mean_that_it_was_handled(stage):
     """[S7]: its delivery is in the events; started messages are finished before the Turn ends, unstarted ones rejected."""
     taken, leave = Gate(), Gate()
@@ -132,6 +135,7 @@ async def test_accepting_a_message_does_not_mean_that_it_was_handled(stage):
     assert delivered == {"message_id": first.id}
 
 
+@pytest.mark.ud("UD-62")
 async def test_a_message_never_answers_a_question(stage):
     """[Q3]."""
     answered = Gate()

@@ -69,6 +69,7 @@ async def test_only_a_running_turn_can_be_interrupted(database, tmp_path):
             await h.plane.turns.interrupt(h.principal, session, turn, None)
 
 
+@pytest.mark.ud("UD-23")
 async def test_a_session_interrupt_holds_and_each_hold_must_be_resumed(database, tmp_path):
     """[S16], [S17], UD-23: resume releases exactly the named hold; the interrupted Turn is not replayed."""
     async with house(database, tmp_path) as h:
@@ -129,6 +130,7 @@ async def test_close_cancels_what_a_hold_blocks(database, tmp_path):
         await process.heard("session.end")
 
 
+@pytest.mark.ud("UD-11")
 async def test_cancel_settles_everything_at_once_and_what_the_process_says_later_changes_nothing(database, tmp_path):
     """[S11], [S19], UD-11."""
     async with house(database, tmp_path) as h:
@@ -146,6 +148,7 @@ async def test_cancel_settles_everything_at_once_and_what_the_process_says_later
         assert end["reason"] == "cancelled"
 
 
+@pytest.mark.ud("UD-27")
 async def test_a_process_that_overstays_its_end_is_killed(database, tmp_path):
     """[S19], UD-27: gone within the cleanup period."""
     async with house(database, tmp_path) as h:
@@ -180,6 +183,7 @@ async def test_a_lost_process_interrupts_its_turn_and_a_new_one_serves_the_next(
         assert kinds.index("turn.output") < kinds.index("turn.interrupted")
 
 
+@pytest.mark.ud("UD-21")
 async def test_an_out_of_memory_death_says_so(database, tmp_path):
     """[S14], UD-21."""
     async with house(database, tmp_path) as h:
@@ -215,6 +219,7 @@ async def test_three_failed_starts_hold_the_session_until_a_person_resumes_it(da
         assert (await h.turn(session, turn))["status"] == "completed"
 
 
+@pytest.mark.ud("UD-30")
 async def test_a_cleanup_that_fails_settles_by_the_mark_kills_the_tree_and_demands_recovery(database, tmp_path):
     """[S13]."""
     async with house(database, tmp_path) as h:
@@ -243,6 +248,7 @@ async def test_a_handler_failure_is_marked_before_it_drains(database, tmp_path):
         await process.began(follow)
 
 
+@pytest.mark.ud("UD-12")
 async def test_a_deadline_fails_the_turn_without_a_hold(database, tmp_path):
     """[S12], UD-12."""
     from tests.service.scripted import agent
@@ -259,6 +265,8 @@ async def test_a_deadline_fails_the_turn_without_a_hold(database, tmp_path):
         assert (await h.session(made["session"]["id"]))["holds"] == []
 
 
+@pytest.mark.ud("UD-07")
+@pytest.mark.ud("UD-06")
 async def test_a_message_reaches_the_running_turn_that_takes_messages_and_no_other(database, tmp_path):
     """[S7], UD-06, UD-07."""
     async with house(database, tmp_path) as h:
@@ -322,6 +330,7 @@ async def test_without_room_a_turn_waits_and_explain_says_for_what(database, tmp
         assert explained.state == "waiting_for_capacity" and "1 CPU" in explained.sentence
 
 
+@pytest.mark.ud("UD-02")
 async def test_a_worker_silent_beyond_lease_and_grace_loses_its_turns(database, tmp_path):
     """[S14], I8: worker_lost, no strike; the returning guest is ended and the Session goes on with a new process."""
     async with house(database, tmp_path) as h:

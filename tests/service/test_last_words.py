@@ -36,6 +36,7 @@ async def test_a_process_that_breaks_the_protocol_and_ends_at_once_is_lost_like_
         assert state["status"] == "interrupted" and state["error"]["code"] == "process_lost"
 
 
+@pytest.mark.ud("UD-19")
 @pytest.mark.parametrize("point", ["before_commit:process_ended", "after_commit:process_ended"])
 async def test_the_end_of_a_process_is_stored_although_the_database_goes_away(database, tmp_path, point):
     """[S14], I6: a host reports it once for each link; nobody else tells."""

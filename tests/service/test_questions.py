@@ -313,6 +313,7 @@ async def test_a_page_of_large_questions_is_bounded_and_the_next_one_goes_on(dat
             assert len(found) == 25 and found == sorted(set(found)) and pages == 2
 
 
+@pytest.mark.ud("UD-62")
 async def test_a_message_never_answers_a_question(database, tmp_path):
     """[Q3], UD-62."""
     async with asking(database, tmp_path) as (h, asked):

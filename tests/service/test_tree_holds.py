@@ -19,6 +19,7 @@ from helmr.protocol.ids import new_id
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.ud("UD-23")
 async def test_an_interrupt_holds_and_marks_the_whole_owned_tree_and_its_release_frees_it(database, tmp_path):
     """[S16], [S17]: one hold, inherited; independent Sessions and owners are untouched; queued Turns wait, then go on."""
     async with house(database, tmp_path) as h:

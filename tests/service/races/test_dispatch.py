@@ -154,6 +154,7 @@ async def test_a_resume_against_another_control_releases_its_hold_once_and_no_ot
                 assert (await h.kinds(s.session)).count("session.resume") == 1
 
 
+@pytest.mark.ud("UD-23")
 async def test_two_interrupts_and_their_resumes_in_any_order_on_two_control_planes_leave_no_hold(database, tmp_path):
     """[S16], [S17]: four controls at once, then the same four again: what is held is what is in force."""
     async with house(database, tmp_path, size=16) as h, beside(h, tmp_path) as other:

@@ -204,6 +204,7 @@ async def test_an_exit_that_is_reported_twice_strikes_once(database, tmp_path):
                 assert await connection.fetchval("SELECT strikes FROM sessions WHERE id = $1", s.session) == 1
 
 
+@pytest.mark.ud("UD-19")
 async def test_an_exit_reported_while_the_database_is_away_is_stored_when_it_is_back(database, tmp_path):
     """I6: it was forgotten, and the Turn ran on in a process that was gone."""
     async with house(database, tmp_path) as h:

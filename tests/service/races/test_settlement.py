@@ -25,6 +25,7 @@ STOPS = {
 }
 
 
+@pytest.mark.ud("UD-11")
 @pytest.mark.parametrize(
     ("name", "order"),
     # One guest says both that it failed and that it settled, in its own order.
@@ -83,6 +84,7 @@ async def test_at_the_same_instant_on_two_control_planes_a_completion_and_an_int
         await quiet(h.plane, other)
 
 
+@pytest.mark.ud("UD-11")
 @pytest.mark.parametrize("later", ["output", "ask", "settles", "dies", "is interrupted", "close", "cancel"])
 async def test_a_stop_mark_stands_whatever_comes_after_it(database, tmp_path, later):
     """[S11]: the Turn ends as its mark says; only cancel overrides it; what it asks is cancelled, what it writes is kept."""
@@ -107,6 +109,7 @@ async def test_a_stop_mark_stands_whatever_comes_after_it(database, tmp_path, la
             assert "question.responded" not in kinds
 
 
+@pytest.mark.ud("UD-08")
 async def test_a_message_that_meets_the_handlers_return_is_ended_or_refused_never_lost(database, tmp_path):
     """[S7], [S10]: its registration closes, then it settles. A message is admitted before that and ends, or it is refused."""
     async with house(database, tmp_path) as h, referee(h) as r:

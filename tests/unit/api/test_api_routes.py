@@ -98,7 +98,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
     is_problem(await send(b" " * (route.body_bytes + 1)), 413, "request_too_large")
 
 
-@pytest.mark.ud(98)
+@pytest.mark.ud("UD-98")
 @pytest.mark.parametrize(
     ("route", "name", "foreign"),
     [

@@ -57,7 +57,7 @@ async def quiet(after: int) -> AsyncIterator[Sequence[Stored]]:
     yield []
 
 
-@pytest.mark.ud(49)
+@pytest.mark.ud("UD-49")
 async def test_only_stored_events_carry_an_id_and_the_end_has_none(served: Served, world: World, bounded: Bounded) -> None:
     release = asyncio.Event()
 
@@ -166,7 +166,7 @@ async def test_a_stream_that_fails_later_is_cut_without_an_end(served: Served, w
     assert not data.endswith(b"0\r\n\r\n")
 
 
-@pytest.mark.ud(52)
+@pytest.mark.ud("UD-52")
 async def test_a_reader_that_takes_nothing_is_dropped_and_others_see_all(served: Served, world: World, bounded: Bounded) -> None:
     """Its iterator is not advanced beyond what one write holds, and it ends; another reader is not held up."""
     produced = {"most": 0}

@@ -41,6 +41,7 @@ pytestmark = pytest.mark.anyio
 HI = [{"type": "text", "text": "hi"}]
 
 
+@pytest.mark.ud("UD-103")
 async def test_create_prints_the_ids_for_people_and_one_object_for_programs(helmr_process: Helmr) -> None:
     async with scripted([Reply(created()), Reply(created())]) as server:
         plain = await helmr_process("session", "create", "reviewer", "--text", "hi", "--label", "team=a", "--key", "k", server=server)

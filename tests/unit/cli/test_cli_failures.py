@@ -28,6 +28,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.ud("UD-100")
 @pytest.mark.parametrize(("reply", "code", "name"), REFUSED[:-1], ids=lambda value: str(value) if isinstance(value, str) else "")
 async def test_each_refusal_has_its_exit_code_and_its_error_object(
     helmr: Helmr, helmr_process: Helmr, reply: Reply, code: int, name: str
@@ -46,12 +47,14 @@ async def test_the_hint_of_the_server_is_shown(helmr: Helmr) -> None:
     assert done.err == "error: No. (forbidden)\nhint: Ask.\nrequest: req-1\n"
 
 
+@pytest.mark.ud("UD-100")
 async def test_a_proxys_error_page_is_transient(helmr: Helmr) -> None:
     async with scripted([REFUSED[-1][0]]) as server:
         done = await helmr("session", "get", SESSION, "--json", server=server)
     assert done.code == 4 and done.error["retryable"] is True
 
 
+@pytest.mark.ud("UD-100")
 async def test_a_server_that_is_not_there_is_transient_and_says_so(helmr: Helmr) -> None:
     async with scripted([]) as server:
         pass
@@ -85,6 +88,7 @@ USAGE = [
 ]
 
 
+@pytest.mark.ud("UD-100")
 @pytest.mark.parametrize("arguments", USAGE, ids=" ".join)
 async def test_each_wrong_command_line_is_usage_and_sends_nothing(helmr: Helmr, arguments: tuple[str, ...]) -> None:
     async with scripted([]) as server:
@@ -94,6 +98,7 @@ async def test_each_wrong_command_line_is_usage_and_sends_nothing(helmr: Helmr, 
     assert "Traceback" not in done.err
 
 
+@pytest.mark.ud("UD-100")
 async def test_a_usage_error_is_an_object_too_with_json(helmr_process: Helmr) -> None:
     done = await helmr_process("session", "create", "a", "--input-json", "{", "--json", "--url", "http://127.0.0.1:9", "--api-key", "k")
     assert done.code == 2 and done.error["code"] == "usage" and "--help" in done.error["hint"]
@@ -121,6 +126,7 @@ async def test_a_wait_that_times_out_exits_124_and_cancels_nothing(helmr_process
     assert {request.method for request in server.requests} == {"GET"}
 
 
+@pytest.mark.ud("UD-100")
 async def test_nothing_prompts_without_a_terminal(helmr_process: Helmr) -> None:
     """The key is neither asked for nor taken from a pipe that wasn't named."""
     done = await helmr_process("login", "http://x", stdin=b"key\n")

@@ -20,6 +20,7 @@ async def ready(host: Host, attribute: str, **members: Any) -> None:
     await host.seen(1, "turn.output")
 
 
+@pytest.mark.ud("UD-30")
 @pytest.mark.parametrize("reason", ["turn_interrupted", "session_interrupted", "cancelled", "deadline"])
 async def test_a_stop_cancels_the_handler_and_joins_its_callbacks(tmp_path: Path, reason: str) -> None:
     """[A6] [S13]; output of the drain is kept [S11]"""
@@ -44,6 +45,7 @@ async def test_a_handler_that_swallows_the_cancellation_cannot_complete(tmp_path
         assert settled == {"t": "turn.settled", "turn": "t", "status": "stopped"}
 
 
+@pytest.mark.ud("UD-30")
 async def test_a_handler_that_does_not_end_in_its_time_is_undrained_and_takes_no_turn(tmp_path: Path) -> None:
     """[S13]"""
     async with Host(tmp_path) as host:
@@ -75,6 +77,7 @@ async def test_a_callback_registered_while_draining_starts_at_once(tmp_path: Pat
         assert host.texts(1) == ["ready", "late callback ran"]
 
 
+@pytest.mark.ud("UD-30")
 async def test_a_failing_handler_marks_its_stop_first_and_runs_callbacks(tmp_path: Path) -> None:
     """[S11] [S13]"""
     async with Host(tmp_path) as host:
@@ -191,6 +194,7 @@ async def test_a_stop_rejects_started_and_waiting_messages(tmp_path: Path) -> No
         assert host.kinds(1)[-1] == "turn.settled"
 
 
+@pytest.mark.ud("UD-08")
 async def test_a_started_message_is_finished_after_the_handler_returned(tmp_path: Path) -> None:
     """[S10]"""
     async with Host(tmp_path) as host:
@@ -271,6 +275,7 @@ async def test_giving_up_on_an_answer_withdraws_the_question(tmp_path: Path) -> 
         assert (await host.seen(1, "question.withdraw"))["ask"] == 2
 
 
+@pytest.mark.ud("UD-15")
 async def test_a_blocked_event_loop_can_still_be_killed(tmp_path: Path) -> None:
     async with Host(tmp_path) as host:
         await ready(host, "blocks")

@@ -36,6 +36,7 @@ async def test_our_migrations_apply_and_a_second_run_has_nothing_to_do(empty_dat
     assert second.applied == ()
 
 
+@pytest.mark.ud("UD-87")
 async def test_of_five_starts_one_migrates_and_all_go_on(empty_database: str) -> None:
     """UD-87. The step would fail if it ran twice."""
     steps = [step(1, "CREATE TABLE once (n int)"), step(2, "SELECT pg_sleep(0.2); CREATE TABLE twice (n int)")]
@@ -43,6 +44,7 @@ async def test_of_five_starts_one_migrates_and_all_go_on(empty_database: str) ->
     assert sorted(len(outcome.applied) for outcome in outcomes) == [0, 0, 0, 0, 2]
 
 
+@pytest.mark.ud("UD-87")
 async def test_starts_on_an_old_database_race_as_well(empty_database: str) -> None:
     first = step(1, "CREATE TABLE once (n int)")
     await migrate(empty_database, [first])
@@ -50,6 +52,7 @@ async def test_starts_on_an_old_database_race_as_well(empty_database: str) -> No
     assert sorted(len(outcome.applied) for outcome in outcomes) == [0, 0, 0, 0, 1]
 
 
+@pytest.mark.ud("UD-87")
 async def test_a_start_killed_in_the_middle_leaves_whole_steps(empty_database: str) -> None:
     code = (
         "import asyncio, sys\n"

@@ -280,6 +280,7 @@ async def test_an_image_is_built_with_its_log_and_its_failure_is_told(rig: Rig, 
         assert (await rig.control.expect("image.built", request="again"))["error"]["code"] == "image_failed"
 
 
+@pytest.mark.ud("UD-16")
 async def test_a_draining_worker_takes_nothing_new_and_lets_its_sessions_end(rig: Rig, bounded: Bounded) -> None:
     async with bounded():
         supervisor = await rig.session(7)
@@ -295,6 +296,7 @@ async def test_a_draining_worker_takes_nothing_new_and_lets_its_sessions_end(rig
         await draining
 
 
+@pytest.mark.ud("UD-16")
 async def test_draining_ends_at_its_limit_and_ends_no_computer(local_rig: Rig, bounded: Bounded) -> None:
     local_rig.config = replace(local_rig.config, drain_seconds=0.05)
     async with bounded():
