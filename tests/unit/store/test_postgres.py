@@ -166,7 +166,8 @@ async def test_programs_in_a_private_folder_are_copied_once(open_folder: Path, m
 @as_root
 def test_a_user_that_the_machine_does_not_list_has_a_database_too(open_folder: Path) -> None:
     """A container started with any uid."""
-    python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    # The packages of this virtual environment are those of its own version.
+    python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin:/bin")
     if python is None or not Account(uid=12345, gid=12345).can_run(Path(python)):
         pytest.skip("no Python that another user can run")
     home = open_folder / "home"
