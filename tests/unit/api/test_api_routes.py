@@ -94,7 +94,8 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
         is_problem(await send(data), 400, "invalid_request")
     is_problem(await send(b'{"input": NaN}'), 422, "content_invalid")
     is_problem(await send(b'{"input": "\\ud800"}'), 422, "content_invalid")
-    is_problem(await send(b"[" * 5000 + b"]" * 5000), 422, "content_invalid")
+    nested = await send(b"[" * 5000 + b"]" * 5000)  # too deep for some parsers, and no object for all others
+    assert (nested.status_code, nested.json()["code"]) in {(422, "content_invalid"), (400, "invalid_request")}
     is_problem(await send(b" " * (route.body_bytes + 1)), 413, "request_too_large")
 
 
