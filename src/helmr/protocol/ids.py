@@ -28,11 +28,34 @@ _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _DEFINITION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+_TAILS = 128
+"""How many ids' random parts are drawn at once: one by one, the system calls would take most of the time."""
+
+_tails: list[str] = []
+"""Random parts that no id has yet. A forked process must not share them."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_tails.clear)
+
+
 def new_id() -> str:
     """A new UUIDv7: millisecond time, then 74 random bits, so that later ids sort later between milliseconds."""
-    time_ = f"{time.time_ns() // 1_000_000:012x}"
-    random = os.urandom(10).hex()
-    return f"{time_[:8]}-{time_[8:]}-7{random[:3]}-{_VARIANT[random[3]]}{random[4:7]}-{random[7:19]}"
+    try:
+        tail = _tails.pop()
+    except IndexError:
+        _tails.extend(_new_tails())
+        return new_id()
+    at = "%012x" % (time.time_ns() // 1_000_000)
+    return f"{at[:8]}-{at[8:]}{tail}"
+
+
+def _new_tails() -> list[str]:
+    drawn = os.urandom(10 * _TAILS).hex()
+    found: list[str] = []
+    for start in range(0, 20 * _TAILS, 20):
+        random = drawn[start : start + 20]
+        found.append(f"-7{random[:3]}-{_VARIANT[random[3]]}{random[4:7]}-{random[7:19]}")
+    return found
 
 
 def is_id(text: str) -> bool:

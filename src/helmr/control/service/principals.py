@@ -5,6 +5,7 @@ Tokens have 32 random bytes, so a plain SHA-256 is stored; it is looked up at ea
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -15,7 +16,7 @@ from typing import Final, Literal
 
 from helmr.control.store.pool import Connection, Database
 from helmr.control.store.queries import identity
-from helmr.protocol.errors import Forbidden, Unauthenticated
+from helmr.protocol.errors import Forbidden, HelmrError, Unauthenticated
 from helmr.protocol.ids import new_id
 from helmr.protocol.policy import Grants
 
@@ -104,16 +105,34 @@ def session_principal(session_id: str, environment_id: str, *, grants: Grants | 
     )
 
 
+class _LookUp:
+    """One question to the database, whose answer all get who ask the same meanwhile."""
+
+    __slots__ = ("began", "done", "ended", "error", "principal")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.done = asyncio.Event()
+        self.ended = False
+        """Whether there is an answer; a look-up that was cancelled has none."""
+        self.principal: Principal | None = None
+        self.error: HelmrError | None = None
+
+
 class Principals:
-    """Authentication. A key is trusted from memory for at most one second after it was last looked up."""
+    """Authentication. What is known of a key is at most one second old: from memory, or from a look-up that is under way.
+
+    Without the latter, all who wait when that second is over would ask the database at once for the same row.
+    """
 
     def __init__(self, database: Database, *, worker_token: str | None) -> None:
         self._database = database
         self._worker_token = worker_token
         self._seen: dict[bytes, tuple[float, Principal]] = {}
+        self._looking: dict[bytes, _LookUp] = {}
 
     async def authenticate(self, token: str) -> Principal:
-        """The principal of an API key. Raises `Unauthenticated`."""
+        """The principal of an API key. Raises `Unauthenticated`, and `DatabaseUnavailable`."""
         digest = hashlib.sha256(token.encode()).digest()
         now = time.monotonic()
         cached = self._seen.get(digest)
@@ -121,22 +140,51 @@ class Principals:
             return cached[1]
         if not token.startswith(KEY_PREFIX):
             raise Unauthenticated("The credential is no API key of Helmr.")
+        looking = self._looking.get(digest)
+        if looking is not None and now - looking.began < _CACHE_SECONDS:
+            await looking.done.wait()
+            if not looking.ended:
+                return await self.authenticate(token)
+        else:
+            looking = await self._look_up(digest, now)
+        if looking.error is not None:
+            raise looking.error
+        if looking.principal is None:
+            raise Unauthenticated("The API key is unknown, expired or revoked.")
+        return looking.principal
+
+    async def _look_up(self, digest: bytes, now: float) -> _LookUp:
+        looking = self._looking[digest] = _LookUp(now)
+        try:
+            looking.principal = await self._read(digest)
+            looking.ended = True
+        except HelmrError as error:
+            looking.error = error
+            looking.ended = True
+        finally:
+            looking.done.set()
+            if self._looking.get(digest) is looking:
+                del self._looking[digest]
+        if looking.principal is not None:
+            if len(self._seen) > 10_000:
+                self._seen.clear()
+            self._seen[digest] = (now, looking.principal)
+        elif looking.error is None:
+            self._seen.pop(digest, None)
+        return looking
+
+    async def _read(self, digest: bytes) -> Principal | None:
         async with self._database.connection() as connection:
             row = await identity.principal_by_token(connection, token_hash=digest)
         if row is None:
-            self._seen.pop(digest, None)
-            raise Unauthenticated("The API key is unknown, expired or revoked.")
-        principal = Principal(
+            return None
+        return Principal(
             id=str(row["id"]),
             environment_id=str(row["environment_id"]),
             kind=row["kind"],
             permissions=frozenset(row["permissions"]),
             name=row["name"],
         )
-        if len(self._seen) > 10_000:
-            self._seen.clear()
-        self._seen[digest] = (now, principal)
-        return principal
 
     async def authenticate_worker(self, token: str) -> str:
         """The name under which a worker link was authorised. Raises `Unauthenticated`."""

@@ -7,6 +7,7 @@ drains at SIGTERM.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ async def run_worker(config: WorkerProcessConfig) -> None:
         blobs = HttpBlobs(session, url, credential, settings.cache / "blobs")
         worker = Worker(settings, hostd=hostd.connect, links=links.connect, blobs=blobs)
         await worker.start()
+        gc.collect()
+        gc.freeze()  # What is there by now stays: the collector need not look at it again and again.
         try:
             await _until_told(worker)
         finally:
