@@ -55,7 +55,7 @@ _POINT_OF: dict[type[Operation], str] = {
 }
 _POINT_SAID = {
     "exit": "process_ended", "nonsense": "process_ended", "init_done": "init.done", "init_failed": "init.failed", "open": "messages.open",
-    "ask": "question.ask", "withdraw": "question.withdraw", "stopping": "turn.stopping", "undrained": "force_stop",
+    "ask": "question.ask", "withdraw": "question.withdraw", "stopping": "turn.stopping", "undrained": "turn.undrained",
 }  # fmt: skip
 _MESSAGE_ENDS = [
     ("started", None),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from tests.service.races.forcing import away_at, until
+from tests.service.races.planes import take_over
 from tests.service.scripted import house
 
 from helmr.control.service import faults
-from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.upkeep.lost_workers import LostWorkers
-from helmr.objects.folder import FolderStore
 from helmr.protocol.errors import DatabaseUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +24,22 @@ async def running(h):
     process = await h.host.next_process()
     await process.heard("turn.start")
     return made["session"]["id"], process, made["turn"]["id"]
+
+
+@contextmanager
+def lost_once(point: str) -> Iterator[list[DatabaseUnavailable]]:
+    """The database's reply is lost at the first pass of a fault point, which empties the list."""
+    left = [DatabaseUnavailable("The reply was lost.")]
+
+    def lose() -> None:
+        if left:
+            raise left.pop()
+
+    faults.arm(point, lose)
+    try:
+        yield left
+    finally:
+        faults.disarm(point)
 
 
 async def test_a_process_that_breaks_the_protocol_and_ends_at_once_is_lost_like_any_other(database, tmp_path):
@@ -42,20 +59,62 @@ async def test_the_end_of_a_process_is_stored_although_the_database_goes_away(da
     """[S14], I6: a host reports it once for each link; nobody else tells."""
     async with house(database, tmp_path) as h:
         session, process, turn = await running(h)
-        left = [DatabaseUnavailable("The reply was lost.")]
-
-        def lose() -> None:
-            if left:
-                raise left.pop()
-
-        faults.arm(point, lose)
-        try:
+        with lost_once(point) as left:
             process.die("killed", signal=9)
             state = await h.turn(session, turn)
-        finally:
-            faults.disarm(point)
         assert not left and state["status"] == "interrupted" and state["error"]["code"] == "process_lost"
         assert [kind for kind in await h.kinds(session) if kind == "session.process_failed"] == ["session.process_failed"]
+
+
+LAST = {
+    # what a process says that is followed by a transaction of its own: that one's fault point, and what it tells
+    "init.failed": ("process_ended", "session.process_failed"),
+    "turn.undrained": ("force_stop", "turn.interrupted"),
+}
+
+
+async def said_last(h, kind):
+    """A Session whose process comes to say `kind`, and how it says it."""
+    h.host.auto_init = kind != "init.failed"
+    made = await h.create()
+    process, session, turn = await h.host.next_process(), made["session"]["id"], made["turn"]["id"]
+    if kind == "init.failed":
+        return session, lambda: process.say(kind, error={"code": "init_failed", "message": "no"})
+    await process.heard("turn.start")
+    await h.plane.turns.interrupt(h.principal, session, turn, None)
+    await process.heard("turn.stop")
+    return session, lambda: process.say(kind, turn=turn, detail="a callback raised")
+
+
+@pytest.mark.parametrize("kind", LAST)
+@pytest.mark.parametrize("when", ["before_commit", "after_commit"])
+async def test_what_follows_from_what_a_process_said_is_done_although_the_reply_was_lost(database, tmp_path, kind, when):
+    """[S13], [S14], I6: its number alone, stored before what follows, would make the second attempt find that it was heard."""
+    async with house(database, tmp_path) as h:
+        session, say = await said_last(h, kind)
+        with lost_once(f"{when}:{kind}") as left:
+            say()
+            await h.until(session, LAST[kind][1])
+        assert not left
+        assert (await h.kinds(session)).count(LAST[kind][1]) == 1
+
+
+@pytest.mark.parametrize("kind", LAST)
+async def test_what_follows_from_what_a_process_said_is_done_by_the_next_control_plane(database, tmp_path, kind):
+    """[S13], [S14], I5, I6: the first one dies before it does; the process says it again, since nobody acknowledged it."""
+    async with house(database, tmp_path) as h:
+        try:
+            session, say = await said_last(h, kind)
+            with away_at(f"before_commit:{LAST[kind][0]}") as passes:
+                say()
+                await until(lambda: passes)
+                h.host.disconnect()
+                await h.plane.stop()
+            await take_over(h, tmp_path)
+            await h.until(session, LAST[kind][1])
+            assert (await h.kinds(session)).count(LAST[kind][1]) == 1
+        finally:
+            await h.plane.stop()
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -116,9 +175,9 @@ async def test_nothing_of_a_control_plane_goes_on_after_its_stop_though_the_data
             assert waiting, "nothing waits for the database"
             await h.plane.stop()
             assert [task for task in waiting if not task.done()] == []
-        successor = ControlPlane(h.database, FolderStore(tmp_path / "blobs"), PlaneConfig())
-        await successor.start()
-        h.plane = h.host.plane = successor
-        h.host.connect()
-        process.settle(turn)
-        assert (await h.turn(session, turn))["status"] == "completed"
+        try:
+            await take_over(h, tmp_path)
+            process.settle(turn)
+            assert (await h.turn(session, turn))["status"] == "completed"
+        finally:
+            await h.plane.stop()

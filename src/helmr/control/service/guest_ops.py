@@ -20,7 +20,11 @@ Verdict = Literal["done", "init_failed", "undrained"]
 
 
 async def apply(core: Core, guest: Guest, op: int, frame: Up) -> Verdict:
-    """Store one operation. A repeated or outdated one changes nothing. Raises `FrameRefused` when it breaks the protocol."""
+    """Store one operation. A repeated or outdated one changes nothing. Raises `FrameRefused` when it breaks the protocol.
+
+    `init_failed` and `undrained` store nothing, not even the operation's number: what follows from them is a transaction of its own, and
+    until that is stored the operation must be heard again, from here or from the process (I6).
+    """
 
     async def work(connection: Connection, effects: Effects) -> Verdict:
         session = await sessions.lock_session(connection, id=guest.session_id)
@@ -28,17 +32,17 @@ async def apply(core: Core, guest: Guest, op: int, frame: Up) -> Verdict:
             return "done"
         if frame.t == "init.done":
             return await _init_done(connection, effects, session, op)
-        await sessions.set_last_op(connection, id=guest.session_id, last_op=op)
         if frame.t == "init.failed":
             return "init_failed"
+        if frame.t == "turn.undrained" and _of_running_turn(session, frame):
+            return "undrained"
+        await sessions.set_last_op(connection, id=guest.session_id, last_op=op)
         if frame.t in ("message.started", "message.delivered", "message.rejected"):
             return await _message(connection, effects, session, frame)
-        if session["running_turn"] is None or str(session["running_turn"]) != (frame.turn or str(session["running_turn"])):
+        if not _of_running_turn(session, frame):
             return "done"
         if frame.t == "turn.stopping":
             return await _stopping(connection, effects, session, frame)
-        if frame.t == "turn.undrained":
-            return "undrained"
         if frame.t in ("messages.open", "messages.closed"):
             opens = frame.t == "messages.open" and session["stop_cause"] is None
             await sessions.set_accepting(connection, id=guest.session_id, accepting=opens, last_op=op)
@@ -54,6 +58,11 @@ async def apply(core: Core, guest: Guest, op: int, frame: Up) -> Verdict:
         guest.output_bytes += len(bytes(frame.question))
         guest.asks(op)
     return verdict
+
+
+def _of_running_turn(session: Any, frame: Up) -> bool:
+    """A frame without a Turn is of whichever runs."""
+    return session["running_turn"] is not None and frame.turn in ("", str(session["running_turn"]))
 
 
 async def _init_done(connection: Connection, effects: Effects, session: Any, op: int) -> Verdict:

@@ -221,15 +221,16 @@ class Hearing:
 
     async def _apply(self, guest: Guest, op: int, frame: Up) -> None:
         verdict = await until_stored(lambda: guest_ops.apply(self._core, guest, op, frame))
-        guest.stored = max(guest.stored, op)
-        guest.ack_now()
         if verdict == "init_failed":
             failure = frames_up.error(frame.error)
             message = jsontext.loads(failure[0]).get("message") if failure else None
             await until_stored(lambda: self._processes.ended(guest.session_id, guest.number, "init_failed", message=message))
-            self._roster.kill(guest.seat.computer_id, guest.number, "init_failed")
         elif verdict == "undrained":
             await until_stored(lambda: self._telling.force_stop(guest.session_id, frame.turn or guest.turn_id or ""))
+        guest.stored = max(guest.stored, op)
+        guest.ack_now()
+        if verdict == "init_failed":
+            self._roster.kill(guest.seat.computer_id, guest.number, "init_failed")
 
     def _refuse(self, guest: Guest, reason: str) -> None:
         """End a process that broke the protocol; its end is reported like any loss."""
