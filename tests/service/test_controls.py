@@ -8,6 +8,7 @@ import json
 import pytest
 from tests.service.scripted import house
 
+from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.protocol.errors import HoldNotFound, MessageClosed, SessionNotOpen, TurnNotRunning, TurnStopping
 from helmr.protocol.ids import new_id
 
@@ -345,6 +346,44 @@ async def test_a_worker_silent_beyond_lease_and_grace_loses_its_turns(database, 
         h.host.connect()
         stop = await h.host.told("computer.stop")
         assert stop["computer"] == (await h.session(session))["computer_id"]
+        second = await h.host.next_process()
+        await second.began(queued)
+        assert second.opened["recovery"] == {"kind": "reconstructed", "reason": "worker_lost"}
+
+
+@pytest.mark.ud("UD-02")
+@pytest.mark.parametrize("back", [False, True], ids=["gone for good", "back in time"])
+async def test_a_worker_whose_lease_was_deleted_has_its_time_and_then_loses_its_turns(database, tmp_path, monkeypatch, back):
+    """[S14], I8: there is nothing that could run out, so a Turn would read `running` for ever; a worker that comes back keeps its Turns."""
+    now = 0.0
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+        queued = (await h.enqueue(session))["id"]
+        h.host.disconnect()
+        duty = LostWorkers(h.plane, clock=lambda: now)
+        monkeypatch.setattr(h.plane, "serving_seconds", lambda: 1000.0)
+        async with h.database.connection() as connection:
+            await connection.execute("DELETE FROM workers")
+        await duty.run()
+        now = 89.9
+        await duty.run()
+        assert (await h.turn(session, turn, 0))["status"] == "running"
+        if back:
+            h.host.connect()
+            async with asyncio.timeout(5):
+                while not h.host.slots:
+                    await asyncio.sleep(0)
+            now = 1000.0
+            await duty.run()
+            process.settle(turn)
+            assert (await h.turn(session, turn))["status"] == "completed"
+            return
+        now = 90.0
+        await duty.run()
+        state = await h.turn(session, turn)
+        assert state["status"] == "interrupted" and state["error"]["code"] == "worker_lost"
+        assert (await h.plane.explanations.explain(h.principal, session)).state == "worker_away"
+        h.host.connect()
         second = await h.host.next_process()
         await second.began(queued)
         assert second.opened["recovery"] == {"kind": "reconstructed", "reason": "worker_lost"}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +152,42 @@ async def test_an_empty_id_and_a_file_in_the_way_are_no_tracebacks(helmr: Helmr,
         (tmp_path / ".config").write_text("a file where a folder is wanted")
         done = await helmr("login", server.url, "--api-key-stdin", "--json", stdin=b"key\n")
     assert done.code == 1 and done.error["code"] == "system_error"
+
+
+EXAMPLES = [
+    (path.name, found.group(1))
+    for path in sorted((Path(__file__).parents[3] / "docs").rglob("*.md"))
+    for found in re.finditer(r"```(?:sh|bash)\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    if "helmr " in found.group(1) and "[OPTIONS]" not in found.group(1)
+]
+
+
+@pytest.mark.ud("UD-103")
+@pytest.mark.parametrize(
+    ("reply", "code"), [(REFUSED[0][0], 1), (REFUSED[7][0], 3), (REFUSED[11][0], 4)], ids=["refused", "missing", "away"]
+)
+async def test_the_shell_examples_of_the_documentation_end_with_the_failure(tmp_path: Path, reply: Reply, code: int) -> None:
+    """Whoever copies them takes no refusal for a delivery: the exit code is the command's, nothing is printed as if it were a receipt, and
+    nothing more is asked of the server."""
+    assert EXAMPLES, "the documentation has no example any more"
+    (tmp_path / "helmr").write_text(f'#!/bin/sh\nexec {sys.executable} -m helmr.cli "$@"\n')
+    (tmp_path / "helmr").chmod(0o755)
+    for _, script in EXAMPLES:
+        async with scripted(lambda _: reply) as server:
+            kept = {name: value for name, value in os.environ.items() if not name.startswith(("HELMR_", "XDG_"))}
+            path = f"{tmp_path}:{os.environ['PATH']}"
+            variables = kept | {
+                "BUILD_ID": "7",
+                "HOME": str(tmp_path),
+                "PATH": path,
+                "HELMR_API_URL": server.url,
+                "HELMR_API_KEY": "hlmr_sk_test",
+            }
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(
+                "bash", "-c", script, env=variables, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+            )
+            async with asyncio.timeout(30):
+                out, err = await process.communicate()
+            assert (process.returncode, out) == (code, b""), err.decode()
+            assert len({request.path for request in server.requests}) == 1

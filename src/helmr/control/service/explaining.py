@@ -67,7 +67,7 @@ class Explanations:
             "residency": computer["residency"],
             "wants_cpu": computer["cpu"],
             "wants_memory": computer["memory"],
-            "computer_worker_alive": worker is None or worker["alive"],
+            "computer_worker_alive": computer["worker_id"] is None or (worker is not None and worker["alive"]),
         }
         if computer["error"] is not None:
             error = jsontext.loads(computer["error"])

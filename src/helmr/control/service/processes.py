@@ -261,11 +261,12 @@ class Processes:
         await self._core.write("start_failed", work)
 
     async def worker_lost(self, worker_id: str) -> None:
-        """A worker was silent for its lease and the grace: what ran there is lost; its Computers wait for their host [I8]."""
+        """A worker was silent for its lease and the grace, or there is none of that id any more: what ran there is lost; its Computers wait
+        for their host [I8]."""
 
         async def work(connection: Connection, effects: Effects) -> list[tuple[str, int]]:
             worker = await computers.lock_worker(connection, id=worker_id)
-            if worker is None or worker["alive"]:
+            if worker is not None and worker["alive"]:
                 return []
             lost: list[tuple[str, int]] = []
             for computer in await computers.computers_of(connection, worker_id=worker_id):

@@ -170,6 +170,48 @@ async def environment(turn: Turn, rest: str) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in shown.split("\0") if entry)
 
 
+GAMES = """
+import os, signal
+os.setpgid(0, 0)
+for group in {os.getpgid(os.getppid()), 1, 0}:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if group:
+            try:
+                os.killpg(group, number)
+            except OSError as error:
+                print(error)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.kill(-1, signal.SIGKILL)
+"""
+
+
+async def games(turn: Turn, rest: str) -> str:
+    """Kill whatever can be reached: process groups of others, and at last everything."""
+    await turn.output.write("playing")
+    subprocess.run([sys.executable, "-c", GAMES], check=False, start_new_session=rest == "session")
+    return "survived"
+
+
+async def spin(turn: Turn, rest: str) -> str:
+    """As many outputs, one each 50 ms, while every processor is busy."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        return await ticks(turn, rest)
+    finally:
+        for child in busy:
+            child.kill()
+
+
+async def home(turn: Turn, rest: str) -> list[str]:
+    """What a tool finds in its home, where it keeps its sessions; then it keeps one more."""
+    folder = os.path.expanduser("~/.tool/sessions")
+    os.makedirs(folder, exist_ok=True)
+    found = sorted(os.listdir(folder))
+    with open(os.path.join(folder, rest), "w") as kept:
+        kept.write(rest)
+    return found
+
+
 async def ask(turn: Turn, rest: str) -> str:
     answer = await turn.ask({"prompt": "well?", "answer": {"type": "text"}})
     return str(answer.answer)
@@ -190,5 +232,8 @@ VERBS = {
     "init_freely": init_freely,
     "die": die,
     "environment": environment,
+    "games": games,
+    "spin": spin,
+    "home": home,
     "ask": ask,
 }

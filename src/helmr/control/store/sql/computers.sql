@@ -59,6 +59,12 @@ UPDATE workers SET draining = true WHERE id = :id;
 SELECT id FROM workers w WHERE lease_until + :seconds * interval '1 second' <= clock_timestamp()
     AND EXISTS (SELECT FROM computers c WHERE c.worker_id = w.id AND c.residency IN ('starting', 'running', 'hibernating', 'waking')) LIMIT :count;
 
+-- name: workers_missing(count)
+-- Workers that aren't there any more although Computers are with them: somebody deleted their rows, and their leases with them.
+SELECT DISTINCT worker_id AS id FROM computers c
+WHERE worker_id IS NOT NULL AND residency IN ('starting', 'running', 'hibernating', 'waking')
+    AND NOT EXISTS (SELECT FROM workers w WHERE w.id = c.worker_id) LIMIT :count;
+
 -- name: lock_worker(id)^
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id FOR UPDATE;
 
