@@ -220,6 +220,27 @@ async def test_three_failed_starts_hold_the_session_until_a_person_resumes_it(da
         assert (await h.turn(session, turn))["status"] == "completed"
 
 
+async def test_a_resume_after_three_losses_begins_to_count_anew(database, tmp_path):
+    """[S14], [S17]: three more before it is held again; a resume that forgave nothing would be undone by the very next loss."""
+    async with house(database, tmp_path) as h:
+        session, process = await h.warm()
+        turns = [(await h.enqueue(session))["id"] for _ in range(6)]
+        for number, turn in enumerate(turns, 1):
+            await process.began(turn)
+            process.die("killed", signal=9)
+            assert (await h.turn(session, turn))["status"] == "interrupted"
+            holds = (await h.session(session))["holds"]
+            assert [hold["kind"] for hold in holds] == (["process_failed"] if number % 3 == 0 else [])
+            if number == 6:
+                break
+            async with h.database.connection() as connection:
+                await connection.execute("UPDATE sessions SET retry_at = now() WHERE id = $1", session)
+            if holds:
+                await control(h, "resume", session, holds[0]["id"])
+            h.plane.dispatcher.place(session)
+            process = await h.host.next_process()
+
+
 @pytest.mark.ud("UD-30")
 async def test_a_cleanup_that_fails_settles_by_the_mark_kills_the_tree_and_demands_recovery(database, tmp_path):
     """[S13]."""
