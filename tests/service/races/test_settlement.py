@@ -85,12 +85,13 @@ async def test_at_the_same_instant_on_two_control_planes_a_completion_and_an_int
 
 
 @pytest.mark.ud("UD-11")
-@pytest.mark.parametrize("later", ["output", "ask", "settles", "dies", "is interrupted", "close", "cancel"])
+@pytest.mark.parametrize("later", ["output", "ask", "settles", "dies", "fails", "is interrupted", "close", "cancel"])
 async def test_a_stop_mark_stands_whatever_comes_after_it(database, tmp_path, later):
     """[S11]: the Turn ends as its mark says; only cancel overrides it; what it asks is cancelled, what it writes is kept."""
     steps = {
         "output": Stage.output, "ask": Stage.asks, "settles": Stage.complete, "dies": Stage.dies, "is interrupted": Stage.interrupt_session,
         "close": Stage.close, "cancel": Stage.cancel,
+        "fails": lambda s: s.process.say("turn.stopping", turn=s.turn, cause="handler_failed", error={"code": "handler_failed"}),
     }  # fmt: skip
     async with house(database, tmp_path) as h, referee(h) as r:
         for _ in range(rounds(6)):
@@ -104,6 +105,7 @@ async def test_a_stop_mark_stands_whatever_comes_after_it(database, tmp_path, la
             assert (mark.code, two.code) == ("ok", "ok")
             kinds = await h.kinds(s.session)
             assert (await h.turn(s.session, s.turn))["status"] == ("cancelled" if later == "cancel" else "interrupted")
+            assert kinds.count("turn.stopping") == 1
             assert kinds.count("turn.output") == (later == "output")
             assert kinds.count("question.cancelled") == 1 + (later == "ask")
             assert "question.responded" not in kinds
