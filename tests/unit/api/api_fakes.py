@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, InputSource, Page, QuestionState, Session, TurnState
@@ -407,6 +408,10 @@ class Operations:
         if digest != DIGEST:
             raise errors.BlobNotFound()
         return world.blob_path
+
+    @staticmethod
+    async def health_vitals(world: World) -> Vitals:
+        return Vitals(running_without_lease=2, oldest_waiting_seconds=1.5)
 
     @staticmethod
     async def health_ready(world: World) -> None:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from helmr.control.api.route import Route
+    from helmr.control.api.services import Vitals
 
 METRICS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -30,13 +31,21 @@ class ApiMetrics:
         self.failures = Counter("helmr_http_failures", "Requests that ended with an unexpected error.", registry=registry)
         self.open_streams = Gauge("helmr_http_open_waits", "Long polls and streams under way.", registry=registry)
         self.open_links = Gauge("helmr_worker_links", "Worker links open here.", registry=registry)
+        self._leaseless = Gauge(
+            "helmr_turns_running_without_lease", "Running Turns whose Computer no worker holds a lease on.", registry=registry
+        )
+        self._waiting = Gauge(
+            "helmr_oldest_waiting_turn_seconds", "Age of the oldest queued Turn that waits for a process.", registry=registry
+        )
 
     def observe(self, route: Route | None, status: int, started_at: float) -> None:
         """Record one request that began at `started_at` (perf_counter). Routes unknown to the table are one."""
         self._requests.add(("", "unmatched") if route is None else (route.method, route.path), status, time.perf_counter() - started_at)
 
-    def text(self) -> bytes:
+    def text(self, vitals: Vitals) -> bytes:
         """All metrics of the registry in Prometheus' text form."""
+        self._leaseless.set(vitals.running_without_lease)
+        self._waiting.set(vitals.oldest_waiting_seconds)
         return generate_latest(self.registry)
 
 

@@ -193,9 +193,22 @@ class Blobs(Protocol):
         ...
 
 
+class Vitals(Protocol):
+    """What whoever watches should know of the whole installation; NaN when it can't be known now."""
+
+    @property
+    def running_without_lease(self) -> float: ...
+    @property
+    def oldest_waiting_seconds(self) -> float: ...
+
+
 class Health(Protocol):
     async def ready(self) -> None:
         """Raises `Unavailable` unless requests can be served."""
+        ...
+
+    async def vitals(self) -> Vitals:
+        """Never raises for a database that is away."""
         ...
 
 

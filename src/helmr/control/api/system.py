@@ -13,6 +13,7 @@ from helmr.control.api.exchange import JSON
 from helmr.control.api.metrics import METRICS_TEXT
 from helmr.control.api.requests import LONGEST_WAIT_SECONDS, Nothing
 from helmr.control.api.route import Route
+from helmr.control.api.services import Vitals
 from helmr.protocol import errors, limits
 from helmr.protocol.shapes import Capabilities
 
@@ -58,14 +59,14 @@ async def readyz(call: Call[Nothing, Nothing]) -> Answer:
     return encoded(HealthStatus(status="ready"))
 
 
-def system_routes(describe: Callable[[], bytes], metrics: Callable[[], bytes]) -> tuple[Route, ...]:
-    """The routes that speak of the whole: `describe` gives the API document, `metrics` the metrics as text."""
+def system_routes(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes]) -> tuple[Route, ...]:
+    """The routes that speak of the whole: `describe` gives the API document, `metrics` the metrics as text, vitals among them."""
 
     async def openapi(call: Call[Nothing, Nothing]) -> Answer:
         return Text(describe(), JSON)
 
     async def metrics_text(call: Call[Nothing, Nothing]) -> Answer:
-        return Text(metrics(), METRICS_TEXT)
+        return Text(metrics(await call.services.health.vitals()), METRICS_TEXT)
 
     return (
         Route(

@@ -9,6 +9,7 @@ from helmr.control.api.deployments import DEPLOYMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
 from helmr.control.api.questions import QUESTION_ROUTES
 from helmr.control.api.route import Route
+from helmr.control.api.services import Vitals
 from helmr.control.api.sessions import SESSION_ROUTES
 from helmr.control.api.system import system_routes
 from helmr.control.api.turns import TURN_ROUTES
@@ -17,7 +18,7 @@ WORKER_LINK_PATH = "/v1/workers/link"
 """The one route that is no request with a reply: a WebSocket for workers."""
 
 
-def route_table(describe: Callable[[], bytes], metrics: Callable[[], bytes]) -> tuple[Route, ...]:
+def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes]) -> tuple[Route, ...]:
     """All routes; the two functions give the API document and the metrics."""
     return (
         *SESSION_ROUTES,
@@ -32,4 +33,4 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[], bytes]) -> 
 
 def declared_routes() -> tuple[Route, ...]:
     """All routes as declarations, for documents and tests."""
-    return route_table(bytes, bytes)
+    return route_table(bytes, lambda _: b"")

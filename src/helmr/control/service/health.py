@@ -1,11 +1,30 @@
-"""Whether requests can be served. SPEC 11 (`/readyz`), DESIGN I8."""
+"""Whether requests can be served, and what whoever watches should know. SPEC 11 (`/readyz`, `/metrics`), DESIGN I8."""
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import dataclass
+from typing import Final
 
 from helmr.control.store.pool import Database
+from helmr.control.store.queries import processes
 from helmr.protocol.errors import DatabaseUnavailable
+
+_FRESH_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """Of the whole installation, whichever control plane is asked; NaN while the database is away."""
+
+    running_without_lease: float
+    """Turns that read `running` although nobody has a lease on their Computer."""
+    oldest_waiting_seconds: float
+    """Since when the oldest Turn has been queued for which a process should be found."""
+
+
+_UNKNOWN: Final = Vitals(running_without_lease=math.nan, oldest_waiting_seconds=math.nan)
 
 
 class Health:
@@ -13,6 +32,8 @@ class Health:
         self._database = database
         self.reachable_since = time.monotonic()
         """Since when the database has answered without a break."""
+        self._vitals = _UNKNOWN
+        self._looked_at = -math.inf
 
     async def ready(self) -> None:
         """Raises `DatabaseUnavailable` unless the database answers."""
@@ -22,3 +43,18 @@ class Health:
         except DatabaseUnavailable:
             self.reachable_since = time.monotonic()
             raise
+
+    async def vitals(self) -> Vitals:
+        """At most five seconds old: anybody may ask, as often as they like."""
+        now = time.monotonic()
+        if now - self._looked_at >= _FRESH_SECONDS:
+            self._looked_at = now
+            try:
+                async with self._database.connection() as connection:
+                    self._vitals = Vitals(
+                        running_without_lease=await processes.running_without_lease(connection),
+                        oldest_waiting_seconds=await processes.longest_wanting(connection),
+                    )
+            except DatabaseUnavailable:
+                self._vitals = _UNKNOWN
+        return self._vitals

@@ -72,3 +72,14 @@ UPDATE sessions SET recovery_reason = :recovery_reason WHERE id = :id;
 -- Processes of Computers that don't run any more: whoever noted that the Computer was lost died before it said so of them [S14], I8.
 SELECT s.id, s.channel, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
 WHERE c.residency IN ('cold', 'unavailable') AND c.status <> 'deleted' AND s.process <> 'none' LIMIT :count;
+
+-- name: running_without_lease()$
+-- Turns that read `running` although nobody has a lease on their Computer: more than a moment long only while a host is being given up.
+SELECT count(*) FROM computers c JOIN sessions s ON s.computer_id = c.id
+WHERE c.residency <> 'cold' AND s.running_turn IS NOT NULL
+    AND NOT EXISTS (SELECT FROM workers w WHERE w.id = c.worker_id AND w.lease_until > clock_timestamp());
+
+-- name: longest_wanting()$
+-- For how many seconds the oldest Turn has been queued of those for which a process should be found; 0 when there is none.
+SELECT coalesce(extract(epoch FROM clock_timestamp() - min(t.created_at)), 0)::float
+FROM sessions s JOIN turns t ON t.session_id = s.id AND t.sequence = s.claimed_turn + 1 WHERE s.wanting;
