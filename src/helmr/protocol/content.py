@@ -115,6 +115,14 @@ def input_bytes(value: object) -> bytes:
     return data
 
 
+def input_content_bytes(parts: Sequence[TextPart]) -> bytes:
+    """What `input_bytes` makes of parts that `input_content` checked, in a third of its time."""
+    data = b'[{"type":"text","text":' + b'},{"type":"text","text":'.join([jsontext.text(part["text"]) for part in parts]) + b"}]"
+    if len(data) > INPUT_BYTES:
+        raise ContentLimitExceeded(f"The input is {len(data)} bytes; at most {INPUT_BYTES} are allowed.")
+    return data
+
+
 def as_text(content: Content) -> str:
     """The text of Content, JSON parts left out."""
     return "".join(part["text"] for part in content if part["type"] == "text")

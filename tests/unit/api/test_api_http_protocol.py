@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from helmr.control.api.exchange import REPLY
 from helmr.control.api.http_protocol import JOINED_BYTES, HttpProtocol
 from helmr.control.api.presence import ON_GONE
 from helmr.control.listener import Listener, ListenerConfig
@@ -98,6 +99,59 @@ async def test_a_whole_reply_leaves_in_one_write(writes: list[bytes], app: App, 
             assert b"content-length: 2\r\n" in head
             assert await reader.readexactly(2) == b"ok"
     assert len(writes) == 2
+
+
+async def test_a_reply_in_one_call_leaves_in_one_write_and_the_connection_goes_on(
+    writes: list[bytes], app: App, wire: Any, bounded: Bounded
+) -> None:
+    async def answer(scope: Any, receive: Any, send: Send) -> None:
+        assert scope["extensions"][REPLY](201, [(b"content-length", b"2"), (b"x-a", b"b")], b"ok")
+
+    app.answer = answer
+    reader, writer = wire
+    async with bounded():
+        for number in (1, 2):
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 201 ")
+            assert b"\r\nx-a: b\r\n" in head
+            assert await reader.readexactly(2) == b"ok"
+            assert len(writes) == number
+
+
+async def test_a_reply_in_one_call_is_refused_while_the_client_takes_too_little(app: App, wire: Any, bounded: Bounded) -> None:
+    taken: list[bool] = []
+
+    async def answer(scope: Any, receive: Any, send: Send) -> None:
+        at_once = scope["extensions"][REPLY]
+        at_once.__self__.flow.pause_writing()
+        taken.append(at_once(200, [(b"content-length", b"2")], b"no"))
+        at_once.__self__.flow.resume_writing()
+        await reply(send, b"ok")
+
+    app.answer = answer
+    reader, writer = wire
+    async with bounded():
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(2) == b"ok"
+    assert taken == [False]
+
+
+async def test_a_second_reply_in_one_call_is_a_fault(app: App, wire: Any, bounded: Bounded) -> None:
+    async def answer(scope: Any, receive: Any, send: Send) -> None:
+        at_once = scope["extensions"][REPLY]
+        assert at_once(200, [(b"content-length", b"2")], b"ok")
+        with pytest.raises(RuntimeError):
+            at_once(200, [(b"content-length", b"2")], b"ko")
+
+    app.answer = answer
+    reader, writer = wire
+    async with bounded():
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(2) == b"ok"
 
 
 async def test_a_long_body_arrives_whole(app: App, wire: Any, bounded: Bounded) -> None:

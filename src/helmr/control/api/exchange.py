@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from helmr.control.api.problems import PROBLEM_JSON, problem
@@ -22,6 +22,9 @@ HEADER_BYTES = 64 * 1024
 LINGER_BYTES = 64 * 1024 * 1024
 LINGER_SECONDS = 5.0
 """How much of a refused body is taken, and how long, before the connection is closed."""
+
+REPLY = "helmr.reply"
+"""ASGI extension of our listener: takes status, headers and body of a whole reply, or says False while it must be sent as others are."""
 
 JSON = b"application/json"
 CLOSE = (b"connection", b"close")
@@ -121,16 +124,16 @@ class Exchange:
 
     async def begin(self, status: int, kind: bytes, *headers: tuple[bytes, bytes]) -> None:
         """Send the status and the headers."""
-        self.begun = True
-        self.status = status
-        named = [(b"content-type", kind), _NO_STORE, (b"x-request-id", self.request_id.encode()), *headers]
-        if self.unread:
-            named.append(CLOSE)
-        await self.send({"type": "http.response.start", "status": status, "headers": named})
+        await self.send({"type": "http.response.start", "status": status, "headers": self._head(status, kind, headers)})
 
     async def reply(self, status: int, body: bytes, kind: bytes = JSON, *headers: tuple[bytes, bytes]) -> None:
         """Send a whole reply."""
-        await self.begin(status, kind, (b"content-length", b"%d" % len(body)), *headers)
+        headers = ((b"content-length", b"%d" % len(body)), *headers)
+        if not self.head_only and not self.unread:
+            at_once: Callable[[int, list[tuple[bytes, bytes]], bytes], bool] | None = self.scope.get("extensions", {}).get(REPLY)
+            if at_once is not None and at_once(status, self._head(status, kind, headers), body):
+                return
+        await self.begin(status, kind, *headers)
         if self.head_only:
             body = b""
         if self.unread:
@@ -143,6 +146,14 @@ class Exchange:
         """Send an error as a problem document."""
         status, body, headers = problem(error, self.request_id)
         await self.reply(status, body, PROBLEM_JSON, *headers)
+
+    def _head(self, status: int, kind: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
+        self.begun = True
+        self.status = status
+        named = [(b"content-type", kind), _NO_STORE, (b"x-request-id", self.request_id.encode()), *headers]
+        if self.unread:
+            named.append(CLOSE)
+        return named
 
     async def _let_finish(self) -> None:
         """Take the rest of the body, for a while, and forget it.

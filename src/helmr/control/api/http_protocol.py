@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from helmr.control.api.exchange import REPLY
 from helmr.control.api.presence import ON_GONE
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class HttpProtocol(HttpToolsProtocol):
         scope["query_string"] = url.query or b""
         before, app = cast("_Cycle | None", self.cycle), cast("Any", self).app
         cycle = _Cycle(self, keep_alive=version != "1.0" and parser.should_keep_alive())
-        scope["extensions"] = {ON_GONE: cycle.on_gone}
+        scope["extensions"] = {ON_GONE: cycle.on_gone, REPLY: cycle.reply}
         self.cycle = cycle
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, app)
@@ -129,6 +130,18 @@ class _Cycle(RequestResponseCycle):
         self.gone = callback
         if callback is not None and self.disconnected:
             self._protocol.loop.call_soon(callback)
+
+    def reply(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """A whole reply in one call, `content-length` among its headers. False while the client takes too little: then `send` waits."""
+        if self.disconnected:
+            return True
+        if self.flow.write_paused:
+            return False
+        if self.response_started:
+            raise RuntimeError("A reply has begun, and another was sent.")
+        self._begin(status, headers)
+        self._continue(body, False)
+        return True
 
     async def send(self, message: ASGISendEvent) -> None:
         """ASGI's `send`. Raises `RuntimeError` for messages out of order, wrong lengths and headers that break the framing."""

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from helmr.protocol.content import input_bytes, input_content
+from helmr.protocol.content import input_bytes, input_content, input_content_bytes
 from helmr.protocol.errors import InputEmpty, InvalidCursor, InvalidValue
 from helmr.protocol.ids import is_id
 from helmr.protocol.limits import KEY_BYTES, LABEL_BYTES, LABELS
@@ -39,7 +39,7 @@ def check_input(kind: str, value: Any) -> bytes:
             raise InvalidValue(
                 "A text Agent's input is a list of text parts, not a string.", hint='Send [{"type": "text", "text": "..."}].'
             )
-        return input_bytes(input_content(value))
+        return input_content_bytes(input_content(value))
     if value == []:
         raise InputEmpty("The input is an empty list. Leave it out to make a Session without a Turn.")
     return input_bytes(value)

@@ -85,7 +85,8 @@ class Batcher:
 
     async def submit(self, item: Item) -> Flushed:
         """Queue an item and wait for its outcome. Raises `DatabaseUnavailable` when that is unknown."""
-        future: asyncio.Future[Flushed] = asyncio.get_running_loop().create_future()
+        loop = self._task.get_loop() if self._task is not None else asyncio.get_running_loop()
+        future: asyncio.Future[Flushed] = loop.create_future()
 
         def done(flushed: Flushed) -> None:
             if not future.done():

@@ -122,7 +122,7 @@ class Guest:
         """`ack` once all is done that follows the same flush."""
         if not self.ack_due:
             self.ack_due = True
-            asyncio.get_running_loop().call_soon(self.ack)
+            self.seat.loop.call_soon(self.ack)
 
     def ack(self) -> None:
         """Acknowledge soon: with what is awaited now at once, else with the next frame, after 16 frames or 20 ms."""
@@ -134,7 +134,7 @@ class Guest:
         elif self.stored - self.accepted >= _ACK_FRAMES:
             self.ack_now()
         elif self.ack_handle is None and self.stored > self.accepted:
-            self.ack_handle = asyncio.get_running_loop().call_later(_ACK_SECONDS, self.ack_now)
+            self.ack_handle = self.seat.loop.call_later(_ACK_SECONDS, self.ack_now)
 
     def ack_now(self) -> None:
         if self.stored > self.accepted and not self.lost:
@@ -169,12 +169,14 @@ class Seat:
     guests: dict[int, Guest] = field(default_factory=dict[int, Guest])
     starting: set[int] = field(default_factory=set[int])
     """Channels for which session.start was sent on this link."""
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    """Known, since to ask for it is a system call in some versions of Python."""
     _out: list[bytes] = field(default_factory=list[bytes])
 
     def write(self, frame: bytes) -> None:
         """Queue a frame; what is written in one turn of the loop leaves as one message."""
         if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._out.append(frame)
 
     def _flush(self) -> None:
