@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
@@ -11,6 +13,10 @@ import pytest
 
 if TYPE_CHECKING:
     from helmr.testing.database import DatabaseServer
+
+# Some hundred commands, servers and hosts are started: as for most users, what the first one compiled is there for the others.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 PATIENCE_SECONDS = 5.0
 """How long a test waits for anything: a signal that does not come by then never comes (STYLE 17)."""
