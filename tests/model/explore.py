@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.model.model import Outcome, Step, World
+from tests.model.model import Step, World
 from tests.model.operations import Operation
+from tests.model.values import Outcome
 
 Ending = tuple[tuple[Outcome | None, ...], World]
 

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.model.host import Host
 from tests.model.invariants import check
-from tests.model.model import Frame, Outcome
 from tests.model.operations import Answer, Cancel, Close, Create, Cut, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn
-from tests.service.scripted import Process, ScriptedHost, agent, deploy, manifest
+from tests.model.values import Frame, Outcome
+from tests.service.scripted import Process, agent, deploy, manifest
 
 from helmr.control.service import faults
 from helmr.control.service.plane import ControlPlane
@@ -46,9 +47,11 @@ SELECT md5(string_agg(s::text, '' ORDER BY id)), (SELECT md5(string_agg(c::text,
 _SEEN = """
 SELECT s.*, coalesce(s.retry_at > clock_timestamp(), false) AS waits, l.value AS name
 FROM sessions s JOIN session_labels l ON l.session_id = s.id ORDER BY s.id"""
-_PATIENCE = "UPDATE sessions SET retry_at = clock_timestamp() + interval '1 hour' WHERE retry_at > clock_timestamp()"
+_FREEZE_BACK_OFFS = "UPDATE sessions SET retry_at = clock_timestamp() + interval '1 hour' WHERE retry_at > clock_timestamp()"
 """Real time ends no back-off."""
 _HOUR_MS = 3_600_000
+_PATIENCE_SECONDS = 30.0
+"""What is still busy then never ends."""
 _INSTANTS = {
     "retry": "retry_at = retry_at - interval '2 hours'",
     "cleanup": "stop_at = stop_at - interval '1 minute'",
@@ -61,33 +64,6 @@ _INSTANTS = {
 
 def text(value: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": value}]
-
-
-class Host(ScriptedHost):
-    """A host whose processes may exit when they are told to end, and that stops Computers."""
-
-    auto_exit = True
-
-    def on_message(self, message: bytes) -> None:
-        super().on_message(message)
-        for process in list(self.processes.values()):
-            if self.auto_exit and process.alive and any(said["t"] == "session.end" for said in process.received):
-                process.die("exited")
-
-    def _computer_stop(self, said: dict[str, Any]) -> None:
-        if self.computers.get(said["computer"], {}).get("fence") == said["fence"]:
-            self.forget_computer(said["computer"])
-
-    def forget_computer(self, computer: str) -> None:
-        """It and all of its processes are gone."""
-        self.computers.pop(computer, None)
-        for slot in [slot for slot, held in self.slots.items() if held == computer]:
-            del self.slots[slot]
-        for process in self.processes.values():
-            if process.computer == computer:
-                process.alive = False
-        for identity_ in [identity_ for identity_ in self.exits if identity_[0] == computer]:
-            del self.exits[identity_]
 
 
 class House:
@@ -313,7 +289,7 @@ class House:
 
     async def _calm(self) -> None:
         calm = 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
             while calm < 2:
                 me = asyncio.current_task()
                 busy = [task for task in asyncio.all_tasks() if task is not me and task.get_name() not in _STANDING]
@@ -360,9 +336,7 @@ class House:
         """What the model calls its view, of the real Sessions; and the holds of each by id."""
         async with self._database.connection() as connection:
             await check(connection)
-            await connection.execute(
-                "UPDATE sessions SET retry_at = clock_timestamp() + interval '1 hour' WHERE retry_at > clock_timestamp()"
-            )
+            await connection.execute(_FREEZE_BACK_OFFS)
             rows = await connection.fetch(_SEEN)
             turns = await connection.fetch("SELECT * FROM turns ORDER BY session_id, sequence")
             messages = await connection.fetch("SELECT * FROM messages")

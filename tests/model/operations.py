@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.model.model import Hold, Outcome, Session, Thing, Turn, World
+from tests.model.model import World
+from tests.model.values import Hold, Outcome, Session, Thing, Turn
 
 ACCEPTED: Outcome = ("ok",)
 

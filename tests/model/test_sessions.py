@@ -21,20 +21,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.model.drawing import MESSAGE_ENDS, Drawing, NothingToDo
 from tests.model.explore import Ending, TooMany, explore
 from tests.model.house import UNKNOWN, House
-from tests.model.model import Frame, Outcome, Session, World
+from tests.model.model import World
 from tests.model.operations import Answer, Cancel, Close, Create, Cut, Enqueue, Interrupt, Operation, Resume, Send, Spawn, StopTurn, bind
+from tests.model.values import Frame, Outcome
 
 from helmr.testing.database import DatabaseServer
 
 T = TypeVar("T")
 
 _PARTS = 4
-_MOST_SESSIONS = 10
-_MOST_OPEN = 5
 _LONG = 8.0
 """Seconds of real time after which a life is not continued: real clocks would begin to matter (S13)."""
+_TOO_LONG = 9.9
+"""What is seen so many seconds after a life began is not judged: a cleanup time of 10 s may be really over by then."""
 _SLOW = 0.7
 """After a step of so many seconds a back-off of one second may be over."""
 
@@ -58,22 +60,10 @@ _POINT_SAID = {
     "exit": "process_ended", "nonsense": "process_ended", "init_done": "init.done", "init_failed": "init.failed", "open": "messages.open",
     "ask": "question.ask", "withdraw": "question.withdraw", "stopping": "turn.stopping", "undrained": "turn.undrained",
 }  # fmt: skip
-_MESSAGE_ENDS = [
-    ("started", None),
-    ("started", None),
-    ("delivered", None),
-    ("rejected", "message_rejected"),
-    ("rejected", "callback_failed"),
-    ("rejected", "turn_closed"),
-]
 _seeds = st.integers(0, 2**32 - 1)
 
 
-class _NothingToDo(Exception):
-    """There is nothing to do this with."""
-
-
-class Lives(RuleBasedStateMachine):
+class Lives(Drawing, RuleBasedStateMachine):
     """One life of an Environment. `house` and `loop` are given by the test."""
 
     house: House
@@ -175,7 +165,7 @@ class Lives(RuleBasedStateMachine):
                 self._create()
             else:
                 action()
-        except _NothingToDo:
+        except NothingToDo:
             open_ = [s for s in self.world.sessions.values() if s.status == "open"]
             if open_:
                 self._round([Enqueue(session=self._any(open_).name, turn=self._name("t"))])
@@ -184,12 +174,12 @@ class Lives(RuleBasedStateMachine):
 
     def _create(self) -> None:
         if not self._room():
-            raise _NothingToDo
+            raise NothingToDo
         self._round([self._some_create()])
 
     def _spawn(self) -> None:
         if not self._room():
-            raise _NothingToDo
+            raise NothingToDo
         self._round([self._some_spawn()])
 
     def _ask(self) -> None:
@@ -287,7 +277,7 @@ class Lives(RuleBasedStateMachine):
         if self._one_in(2):
             operations.append(Send(session=session.name, turn=turn, message=self._name("m"), idem=self._idem()))
         if sent and self._one_in(2):
-            frames.append(("message", self._any(sent).name, *self.dice.choice(_MESSAGE_ENDS)))
+            frames.append(("message", self._any(sent).name, *self.dice.choice(MESSAGE_ENDS)))
         if session.parent is None and not pending and self._one_in(2):
             frames.append(("ask", turn, f"{turn}?{self._name('q')}"))
         if pending and self._one_in(2):
@@ -333,147 +323,11 @@ class Lives(RuleBasedStateMachine):
     def _lose_a_computer(self) -> None:
         session = self._any(self._speakers())
         if not self.world.linked:
-            raise _NothingToDo
+            raise NothingToDo
         self._happens(f"the Computer of {session.name} stops", self.house.lose_computer(session.name))
         for world in self.worlds:
             world.lose_computer(world.sessions[session.name], "process_lost")
         self._round([])
-
-    # --- what is drawn ----------------------------------------------------------------------------------------------
-
-    def _any(self, things: Sequence[T]) -> T:
-        if not things:
-            raise _NothingToDo
-        return self.dice.choice(things)
-
-    def _one_in(self, number: int) -> bool:
-        return self.dice.randrange(number) == 0
-
-    def _pauses(self) -> list[int]:
-        return [self.dice.randrange(12) for _ in range(3)]
-
-    def _room(self) -> bool:
-        """Whether another Session makes it no harder to try all orders."""
-        return len(self.world.sessions) < _MOST_SESSIONS and len(self._not_closed()) < _MOST_OPEN
-
-    def _not_closed(self) -> list[Session]:
-        return [s for s in self.world.sessions.values() if s.status != "closed"]
-
-    def _some_session(self) -> Session:
-        """Mostly one that isn't closed."""
-        return self._any(list(self.world.sessions.values()) if self._one_in(6) else self._not_closed() or [*self.world.sessions.values()])
-
-    def _speakers(self) -> list[Session]:
-        """Sessions whose process can say something."""
-        found = [s for s in self.world.sessions.values() if s.process is not None and s.process.told]
-        return [s for s in found if self.house.process_of(s.name) is not None]
-
-    def _name(self, letter: str) -> str:
-        self.named += 1
-        return f"{letter}{self.named}"
-
-    def _idem(self) -> str | None:
-        return "k" if self._one_in(12) else self.dice.choice([None, self._name("k"), self._name("k")])
-
-    def _input(self) -> str | None:
-        return None if self._one_in(4) else self._name("t")
-
-    def _some_create(self) -> Operation:
-        return Create(session=self._name("s"), turn=self._input(), key="key" if self._one_in(3) else None, idem=self._idem())
-
-    def _some_spawn(self) -> Operation:
-        parent = self._some_session()
-        return Spawn(session=parent.name, name=self._name("s"), turn=self._input(), idem=self._idem())
-
-    def _some_request(self) -> Operation:
-        session = self._some_session()
-        name, idem = session.name, self._idem()
-        kinds = ["enqueue"] * 5 + ["interrupt"] * 2 + ["close", "cancel"] + ["stop", "send"] * bool(session.turns)
-        kinds += ["send"] * 3 * session.accepting + ["resume"] * 3 * bool(self.holds.get(name)) + ["released"] * bool(self.released)
-        kinds += ["answer"] * 3 * bool(session.questions) + (["create"] + ["spawn"] * 2) * self._room()
-        match self.dice.choice(kinds):
-            case "send":
-                return Send(session=name, turn=session.running or self._any(session.turns).name, message=self._name("m"), idem=idem)
-            case "stop":
-                turn = session.running if session.running and not self._one_in(4) else self._any(session.turns).name
-                return StopTurn(session=name, turn=turn, idem=idem)
-            case "interrupt":
-                return Interrupt(session=name, idem=idem)
-            case "resume":
-                return Resume(session=name, hold=self._any(sorted(self.holds[name])), idem=idem)
-            case "released":
-                owner, hold = self._any(self.released)
-                return Resume(session=owner, hold=hold, idem=idem)
-            case "close":
-                return Close(session=name, idem=idem)
-            case "cancel":
-                return Cancel(session=name, idem=idem)
-            case "answer":
-                thing = self._any(session.questions)
-                answer, response = self.dice.choice(["yes", "no"]), self.dice.choice(["r1", "r2"])
-                return Answer(session=name, turn=thing.turn, question=thing.name, answer=answer, response=response, idem=idem)
-            case "create":
-                return self._some_create()
-            case "spawn":
-                return self._some_spawn()
-            case _:
-                return Enqueue(session=name, turn=self._name("t"), idem=idem)
-
-    def _some_words(self, most: int) -> list[tuple[str, Frame]]:
-        """What one process says in one burst; nothing after its end."""
-        session = self._any(self._speakers())
-        frames: list[Frame] = []
-        while len(frames) < most and (not frames or (frames[-1][0] != "exit" and self._one_in(2))):
-            frames.append(self._some_frame(session))
-        if frames[-1] == ("nonsense",) and self._one_in(2):
-            frames.append(("exit", "process_lost"))
-        return [(session.name, frame) for frame in frames]
-
-    def _some_frame(self, session: Session) -> Frame:
-        state = session.process.state if session.process is not None else "none"
-        turn = session.running
-        if (turn is None or self._one_in(10)) and session.turns:
-            turn = self._any(session.turns).name
-        kinds = ["exit", "nonsense"] + ["init_done", "init_done", "init_failed"] * (state == "starting")
-        if turn is not None and state != "starting":
-            kinds += [
-                "output",
-                "open",
-                "open",
-                "shut",
-                "ask",
-                "ask",
-                "stopping",
-                "undrained",
-                "completed",
-                "completed",
-                "failed",
-                "stopped",
-            ]
-            kinds += ["message"] * 4 * bool(session.messages) + ["withdraw"] * bool(session.questions)
-        match self.dice.choice(kinds):
-            case "exit":
-                return ("exit", "process_lost" if state == "ending" else self.dice.choice(["process_lost", "out_of_memory", "drained"]))
-            case "output":
-                return ("output", turn, self._name("o"))
-            case "ask":
-                return ("ask", turn, f"{turn}?{self._name('q')}")
-            case "withdraw":
-                thing = self._any(session.questions)
-                return ("withdraw", thing.turn, thing.name)
-            case "stopping":
-                return ("stopping", turn, self.dice.choice(["handler_failed", "message_handler_failed"]))
-            case "message":
-                open_ = [thing for thing in session.messages if thing.status in ("admitted", "started")]
-                return ("message", self._any(open_ or session.messages).name, *self.dice.choice(_MESSAGE_ENDS))
-            case "completed":
-                return ("settled", turn, "completed", self._name("r"))
-            case "failed" | "stopped" as said:
-                return ("settled", turn, said, None)
-            case "open" | "shut" | "undrained" as said:
-                return (said, turn)
-            case said:
-                return (said,)
 
     # --- one round --------------------------------------------------------------------------------------------------
 
@@ -512,6 +366,10 @@ class Lives(RuleBasedStateMachine):
         self.told += [f"lost at {fault}"] if fault else []
         self.told.append("--")
         views, self.holds_now = self._run(self.house.observe())
+        if time.monotonic() - self.begun > _TOO_LONG:
+            self.house.performed["lives that end early: a slow machine"] += 1
+            self.done = True
+            return answers
         self.house.check_told(views)
         maybe = frozenset(number for number, answer in enumerate(answers) if answer == UNKNOWN)
         endings: list[Ending] = []
