@@ -92,14 +92,14 @@ async def test_an_agent_that_kills_all_it_can_reach_reaches_nothing_outside(
 
 
 @pytest.mark.ud("UD-15")
-@pytest.mark.parametrize("ticks", [40, pytest.param(2600, marks=[pytest.mark.soak, pytest.mark.timeout(400)])])
-async def test_a_computer_whose_processors_are_all_busy_ends_no_turn(installation: Installation, client: HelmrClient, ticks: int) -> None:
+@pytest.mark.parametrize("seconds", [2, pytest.param(130, marks=[pytest.mark.soak, pytest.mark.timeout(300)])])
+async def test_a_computer_whose_processors_are_all_busy_ends_no_turn(installation: Installation, client: HelmrClient, seconds: int) -> None:
     """The soak goes on for more than two leases."""
-    session, turn = await probe(client, f"spin:{ticks}")
-    ended = await outcome(turn, 60 + ticks / 10)
-    assert (ended.status, ended.result["said"]) == ("completed", str(ticks))
+    session, turn = await probe(client, f"spin:{seconds}")
+    ended = await outcome(turn, 60 + seconds)
+    assert (ended.status, ended.result["said"]) == ("completed", str(seconds))
     kinds = [event.kind for event in await timeline(session)]
-    assert kinds.count("turn.output") == ticks and "session.process_failed" not in kinds
+    assert kinds.count("turn.output") > 1 and "session.process_failed" not in kinds
     await session.cancel()
 
 

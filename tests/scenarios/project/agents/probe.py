@@ -193,10 +193,14 @@ async def games(turn: Turn, rest: str) -> str:
 
 
 async def spin(turn: Turn, rest: str) -> str:
-    """As many outputs, one each 50 ms, while every processor is busy."""
+    """For so many seconds an output each 50 ms or so, while every processor is busy."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
-        return await ticks(turn, rest)
+        end = time.monotonic() + float(rest)
+        while time.monotonic() < end:
+            await turn.output.write("spinning ")
+            await asyncio.sleep(0.05)
+        return rest
     finally:
         for child in busy:
             child.kill()
