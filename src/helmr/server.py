@@ -14,8 +14,9 @@ Configuration, from the environment:
 | `HELMR_ADMISSION_RATE` | Sessions and Turns that `default/main` admits in a second (`20`, `0.5`), or `unlimited` | |
 | `HELMR_ADMISSION_BURST` | how many of them may come at once | a second's worth, at least 1 |
 | `HELMR_PAYLOAD_RETENTION` | how long the contents of closed Sessions are kept (`30d`), or `never` to expire none | |
+| `HELMR_COMPUTER_RETENTION` | how long a Computer that was assigned by itself outlives its last Session (`7d`), or `never` to keep all | |
 
-Where the rate or the retention is not given, the database keeps what it has; a new one has no limit.
+Where the rate or a retention is not given, the database keeps what it has; a new one has no limit, and keeps Computers for 7 days.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from helmr.control.store.pool import Database, database_errors
 from helmr.control.store.queries import identity
 from helmr.control.store.standing import StandingConfig, StandingConnection
 from helmr.control.upkeep.closings import Closings
+from helmr.control.upkeep.computers import ComputerExpiry
 from helmr.control.upkeep.deadlines import Deadlines
 from helmr.control.upkeep.heartbeat import Heartbeat
 from helmr.control.upkeep.hibernation import Hibernation
@@ -68,7 +70,7 @@ from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
-    Closings, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, Orphans, PayloadExpiry, Placement, Transits,
+    Closings, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, Orphans, PayloadExpiry, Placement, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, Overdue)
@@ -133,12 +135,19 @@ def limits_from(environ: Mapping[str, str] = os.environ) -> EnvironmentLimits:
             admission = AdmissionLimit(rate=perhaps, burst=most)
         except (ValueError, OverflowError, InvalidValue) as error:
             raise ConfigurationMissing(f"HELMR_ADMISSION_RATE and HELMR_ADMISSION_BURST make no limit: {error}", hint="") from None
-    retention = environ.get("HELMR_PAYLOAD_RETENTION", "")
+    return EnvironmentLimits(
+        admission=admission,
+        payload_retention_ms=_retention(environ, "HELMR_PAYLOAD_RETENTION"),
+        computer_retention_ms=_retention(environ, "HELMR_COMPUTER_RETENTION"),
+    )
+
+
+def _retention(environ: Mapping[str, str], name: str) -> int | UnsetType | None:
+    text = environ.get(name, "")
     try:
-        kept = retention_ms(retention, "HELMR_PAYLOAD_RETENTION") if retention else UNSET
+        return retention_ms(text, name) if text else UNSET
     except ValueError as error:
         raise ConfigurationMissing(str(error), hint='Or "never".') from None
-    return EnvironmentLimits(admission=admission, payload_retention_ms=kept)
 
 
 def listener_config(environ: Mapping[str, str] = os.environ) -> ListenerConfig:

@@ -195,6 +195,12 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT s.id, s.process, c.residency FROM sessions s JOIN computers c ON c.id = s.computer_id
         WHERE (s.process = 'asleep' AND c.residency NOT IN ('hibernating', 'hibernated', 'waking'))
             OR (s.process IN ('starting', 'ready') AND c.residency IN ('hibernating', 'hibernated', 'waking'))""",
+    "[C9] the Computer of a Session that isn't closed is there, and stays": """
+        SELECT s.id, s.status || ' on one that is ' || c.status FROM sessions s JOIN computers c ON c.id = s.computer_id
+        WHERE s.status <> 'closed' AND c.status <> 'available'""",
+    "[C9] a deleted Computer is nowhere": """
+        SELECT id, residency FROM computers WHERE (status = 'deleted' AND residency <> 'cold')
+            OR (status = 'deleted') <> (deleted_at IS NOT NULL)""",
     "I4 a channel is of one process": """
         SELECT min(s.id::text)::uuid, format('%s and %s', s.computer_id, s.channel) FROM sessions s JOIN computers c ON c.id = s.computer_id
         WHERE s.process <> 'none' GROUP BY s.computer_id, s.channel, c.next_channel HAVING count(*) > 1 OR s.channel >= c.next_channel""",

@@ -118,6 +118,7 @@ class ScriptedHost:
         self.exits: dict[tuple[str, int], dict[str, Any]] = {}
         self.refuse_computers: dict[str, Any] | None = None
         self.refuse_sleep: dict[str, Any] | None = None
+        self.refuse_destroy: dict[str, Any] | None = None
         self.hesitant = False
         """Computers fall asleep only when the test says so, with `fall_asleep`."""
         self.memory = 1 << 42
@@ -227,6 +228,18 @@ class ScriptedHost:
     def _computer_stop(self, said: dict[str, Any]) -> None:
         self.computers.pop(said["computer"], None)
         self.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="gone", reason="stopped"))
+
+    def _computer_destroy(self, said: dict[str, Any]) -> None:
+        if self.refuse_destroy is not None:
+            self.link.send(
+                control("computer.state", computer=said["computer"], fence=said["fence"], state="failed", error=self.refuse_destroy)
+            )
+            return
+        self.computers.pop(said["computer"], None)
+        for process in self.processes.values():
+            if process.computer == said["computer"] and process.alive:
+                process.die("killed")
+        self.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="gone", reason="destroyed"))
 
     def _tell_state(self, computer: str, state: str, **members: Any) -> None:
         fence = self.computers[computer]["fence"]

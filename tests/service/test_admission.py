@@ -472,3 +472,5 @@ def test_the_limits_come_from_the_environment():
         admission=None, payload_retention_ms=None
     )
     assert limits_from({"HELMR_PAYLOAD_RETENTION": "30d"}).payload_retention_ms == 30 * 86_400_000
+    assert limits_from({"HELMR_COMPUTER_RETENTION": "never"}) == EnvironmentLimits(computer_retention_ms=None)
+    assert limits_from({"HELMR_COMPUTER_RETENTION": "12h"}).computer_retention_ms == 12 * 3_600_000

@@ -62,6 +62,8 @@ async def test_a_given_computer_must_be_there_of_the_environment_and_of_the_temp
             else:
                 await getattr(h.plane.sessions, how)(as_session(h, session), agent="talker", computer=computer, input=GO)
         assert [await count(h, table) for table in ("sessions", "turns", "computers")] == before
+        async with h.database.connection() as connection:  # no other way leads an open Session's Computer there ([C9])
+            await connection.execute("UPDATE computers SET status = 'available'")
 
 
 async def test_an_init_is_bounded_by_what_the_environment_says(database, tmp_path):

@@ -176,7 +176,8 @@ def test_the_configuration_comes_from_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "text"), [("DATABASE_URL", ""), ("HELMR_API_KEY", "secret"), ("HELMR_POOL_SIZE", "many"), ("HELMR_LOG_LEVEL", "loud"),
      ("HELMR_ADMISSION_RATE", "many"), ("HELMR_ADMISSION_RATE", "0"), ("HELMR_ADMISSION_RATE", "nan"), ("HELMR_ADMISSION_RATE", "inf"),
-     ("HELMR_ADMISSION_BURST", "3"), ("HELMR_PAYLOAD_RETENTION", "30"), ("HELMR_PAYLOAD_RETENTION", "0d")],
+     ("HELMR_ADMISSION_BURST", "3"), ("HELMR_PAYLOAD_RETENTION", "30"), ("HELMR_PAYLOAD_RETENTION", "0d"),
+     ("HELMR_COMPUTER_RETENTION", "7 days")],
 )  # fmt: skip
 def test_a_wrong_variable_is_named(name: str, text: str) -> None:
     with pytest.raises(ConfigurationMissing, match=name):

@@ -60,7 +60,8 @@ def serve(host: str | None, port: int | None) -> int:
     """Run a control plane on the database that DATABASE_URL names.
 
     Its other settings come from the environment: HELMR_BLOBS, HELMR_WORKER_CREDENTIAL, HELMR_API_KEY, HELMR_POOL_SIZE, HELMR_LOG_LEVEL;
-    limits (docs/reference/limits.md): HELMR_ADMISSION_RATE, HELMR_ADMISSION_BURST, HELMR_PAYLOAD_RETENTION.
+    limits (docs/reference/limits.md): HELMR_ADMISSION_RATE, HELMR_ADMISSION_BURST, HELMR_PAYLOAD_RETENTION,
+    HELMR_COMPUTER_RETENTION.
     """
     _installed("serve")
     import dataclasses

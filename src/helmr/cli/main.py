@@ -46,6 +46,16 @@ _QUESTION = {
     "answer": Entry("helmr.cli.question:answer", "Answer a question; the first answer stands."),
 }
 
+_COMPUTER = {
+    "create": Entry("helmr.cli.computer:create", "Make a Computer that stays until it is deleted."),
+    "list": Entry("helmr.cli.computer:list_", "List Computers."),
+    "get": Entry("helmr.cli.computer:get", "Show a Computer."),
+    "members": Entry("helmr.cli.computer:members", "List the Sessions of a Computer."),
+    "hibernate": Entry("helmr.cli.computer:hibernate", "Put a Computer to sleep."),
+    "wake": Entry("helmr.cli.computer:wake", "Have a Computer run."),
+    "delete": Entry("helmr.cli.computer:delete", "Delete a Computer with all its files."),
+}
+
 _DEPLOYMENT = {
     "list": Entry("helmr.cli.deployment:list_", "List Deployments."),
     "get": Entry("helmr.cli.deployment:get", "Show a Deployment, or the current one."),
@@ -60,6 +70,7 @@ _ROOT = {
     "agent": Entry("helmr.cli.main:agent", "What a Deployment publishes."),
     "session": Entry("helmr.cli.main:session", "Conversations with Agents."),
     "question": Entry("helmr.cli.main:question", "What Sessions ask people."),
+    "computer": Entry("helmr.cli.main:computer", "What Sessions run on."),
     "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
     "worker": Entry("helmr.cli.local:worker", "Run a worker on this host."),
@@ -73,6 +84,7 @@ turn = LazyGroup("turn", entries=_TURN, help="One Turn of a Session.")
 session = LazyGroup("session", entries=_SESSION, help="Conversations with Agents.")
 agent = LazyGroup("agent", entries=_AGENT, help="What a Deployment publishes.")
 question = LazyGroup("question", entries=_QUESTION, help="What Sessions ask people.")
+computer = LazyGroup("computer", entries=_COMPUTER, help="What Sessions run on.")
 deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")
 
 

@@ -3,6 +3,7 @@
 from helmr.client.agents import Agents
 from helmr.client.asks import TurnAsks
 from helmr.client.client import HelmrClient
+from helmr.client.computers import Computers
 from helmr.client.contract import JsonInput
 from helmr.client.deployments import Deployments
 from helmr.client.event_stream import EventStream
@@ -23,14 +24,27 @@ from helmr.client.session_ref import SessionEvents, SessionRef, SessionTurns
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions, SlackRoute
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.questions import Answer, choice_answer, text_answer
-from helmr.protocol.shapes import QuestionPage, QuestionReceipt, QuestionState
+from helmr.protocol.shapes import (
+    Computer,
+    ComputerCreateReceipt,
+    ComputerPage,
+    ComputerReceipt,
+    QuestionPage,
+    QuestionReceipt,
+    QuestionState,
+)
 
 __all__ = [
     "Agents",
     "Answer",
     "CancelledTurn",
     "CompletedTurn",
+    "Computer",
     "ComputerChoice",
+    "ComputerCreateReceipt",
+    "ComputerPage",
+    "ComputerReceipt",
+    "Computers",
     "Deployments",
     "EventStream",
     "ExpiredTurn",

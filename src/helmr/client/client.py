@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from helmr.client.agents import Agents
+from helmr.client.computers import Computers
 from helmr.client.configuration import resolve
 from helmr.client.deployments import Deployments
 from helmr.client.questions import Questions
@@ -33,6 +34,7 @@ class HelmrClient:
         self._transport = Transport(resolve(url, api_key), retry=retry, timeout=timeout)
         self.sessions = Sessions(self._transport)
         self.questions = Questions(self._transport)
+        self.computers = Computers(self._transport)
         self.agents = Agents(self._transport)
         self.deployments = Deployments(self._transport)
 

@@ -231,6 +231,12 @@ class ComputerNotFound(Missing):
     code = "computer_not_found"
 
 
+class TemplateNotFound(Missing):
+    """The Deployment has no such Template."""
+
+    code = "template_not_found"
+
+
 class QuestionNotFound(Missing):
     """There is no such question here."""
 
@@ -340,6 +346,14 @@ class ComputerBusy(Conflict):
     """The Computer has open Sessions."""
 
     code = "computer_busy"
+    hint = "`helmr computer members` shows them."
+
+
+class ComputerKeyConflict(Conflict):
+    """The key already names a Computer of this Template."""
+
+    code = "computer_key_conflict"
+    hint = "Use the Computer that `computer_id` names, delete it, or choose another key."
 
 
 class ComputerMismatch(Conflict):
@@ -400,6 +414,13 @@ class DatabaseUnavailable(Unavailable):
 
     code = "database_unavailable"
     hint = "Retry with the same idempotency key; accepted work is not lost."
+
+
+class CapacityUnavailable(Unavailable):
+    """No worker has room for the Computer now, or its own one is away."""
+
+    code = "capacity_unavailable"
+    hint = "Hibernate a Computer or close Sessions that nobody needs, or add a worker."
 
 
 class ShuttingDown(Unavailable):

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 from helmr.protocol.content import ContentPart
 from helmr.protocol.ids import ComputerId, ControlId, DeploymentId, HoldId, MessageId, QuestionId, SessionId, TurnId
 from helmr.protocol.questions import Answer, Question
-from helmr.protocol.states import CloseReason, EventKind, HoldKind, QuestionStatus, SessionStatus, TurnStatus
+from helmr.protocol.states import CloseReason, ComputerStatus, EventKind, HoldKind, QuestionStatus, Residency, SessionStatus, TurnStatus
 from helmr.protocol.unset import UNSET, UnsetType
 
 T = TypeVar("T")
@@ -257,6 +257,54 @@ class QuestionReceipt:
     response_id: str
     responded_by: Responder
     responded_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computer:
+    """A Computer now [C1]. `cpu` in cores, `memory` in bytes.
+
+    `explicit`: made by hand, and deleted only so. Else `delete_after` says when it goes, once its last Session has closed [C9].
+    """
+
+    id: ComputerId
+    deployment_id: DeploymentId
+    template: str
+    status: ComputerStatus
+    residency: Residency
+    explicit: bool
+    cpu: float
+    memory: int
+    open_sessions: int
+    created_at: str
+    key: str | UnsetType = UNSET
+    slept_at: str | UnsetType = UNSET
+    delete_after: str | UnsetType = UNSET
+    deleted_at: str | UnsetType = UNSET
+    error: ErrorInfo | UnsetType = UNSET
+    """Why it could not be started, or not be destroyed yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputerPage(Page[Computer]):
+    items: tuple[Computer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputerCreateReceipt:
+    """A Computer was made; it is cold until somebody needs it."""
+
+    id: ComputerId
+    deployment_id: DeploymentId
+    template: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputerReceipt:
+    """What hibernate, wake and delete return: where the Computer is or goes, after the request."""
+
+    computer_id: ComputerId
+    status: ComputerStatus
+    residency: Residency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

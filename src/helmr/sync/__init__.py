@@ -10,6 +10,7 @@ from typing import Any, Self
 from helmr.client.agents import Agents as _Agents
 from helmr.client.asks import TurnAsks as _TurnAsks
 from helmr.client.client import HelmrClient as _HelmrClient
+from helmr.client.computers import Computers as _Computers
 from helmr.client.deployments import Deployments as _Deployments
 from helmr.client.event_stream import EventStream as _EventStream
 from helmr.client.questions import Questions as _Questions
@@ -22,6 +23,7 @@ from helmr.sync.loop import LoopThread
 from helmr.sync.mirror import mirror_of
 
 Agents = mirror_of(_Agents)
+Computers = mirror_of(_Computers)
 Deployments = mirror_of(_Deployments)
 EventStream = mirror_of(_EventStream)
 Questions = mirror_of(_Questions)
@@ -59,6 +61,7 @@ class HelmrClient(mirror_of(_HelmrClient)):
 
 __all__ = [
     "Agents",
+    "Computers",
     "Deployments",
     "EventStream",
     "HelmrClient",

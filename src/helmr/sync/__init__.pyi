@@ -18,6 +18,10 @@ from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
     Capabilities,
+    Computer,
+    ComputerCreateReceipt,
+    ComputerPage,
+    ComputerReceipt,
     Deployment,
     Event,
     EventPage,
@@ -37,7 +41,7 @@ from helmr.protocol.shapes import (
     TurnPage,
     TurnState,
 )
-from helmr.protocol.states import SessionStatus
+from helmr.protocol.states import ComputerStatus, SessionStatus
 from helmr.protocol.unset import UNSET, UnsetType
 from helmr.sdk.agent import AgentDefinition
 
@@ -54,6 +58,39 @@ class Agents:
 
     def list(self, *, deployment_id: str | None = None, cursor: str | None = None, limit: int | None = None) -> AgentPage:
         """A page of Agents; `limit` 1-100, 50 when omitted."""
+
+class Computers:
+    """Computers by their ids. Receipts say where a Computer is or goes, not that it is there."""
+
+    def create(self, template: str, *, key: str | None = None, idempotency_key: str | None = None) -> ComputerCreateReceipt:
+        """A Computer of a Template of the current Deployment, for Sessions to be created on; it stays until `delete` [C1].
+
+        `key` is unique within its Template until the Computer is deleted. Raises `TemplateNotFound`, `NoCurrentDeployment`,
+        `ComputerKeyConflict` with the occupant's `computer_id`.
+        """
+
+    def get(self, id: str) -> Computer:
+        """A Computer now, a deleted one too. Raises `ComputerNotFound`."""
+
+    def list(
+        self, *, status: Sequence[ComputerStatus] = (), template: str | None = None, cursor: str | None = None, limit: int | None = None
+    ) -> ComputerPage:
+        """A page of Computers, the newest first: without a `status` those that aren't deleted. `limit` 1-100, 50 when omitted."""
+
+    def members(self, id: str, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
+        """A page of a Computer's Sessions, closed ones too, the newest first."""
+
+    def hibernate(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
+        """Put it to sleep now; the next Turn or `wake` wakes it. Raises `ComputerBusy` when somebody works on it [C6]."""
+
+    def wake(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
+        """Have it run. Without a Turn it sleeps again after its Agents' `hibernate_after_idle`. Raises `CapacityUnavailable`."""
+
+    def delete(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
+        """Delete it with all its files, for good; again changes nothing. Raises `ComputerBusy` while a Session on it isn't closed [C9].
+
+        The receipt says `deleting` until nothing of it is left on its host.
+        """
 
 class Deployments:
     """`client.deployments`."""
@@ -118,6 +155,7 @@ class HelmrClient:
 
     sessions: Sessions
     questions: Questions
+    computers: Computers
     agents: Agents
     deployments: Deployments
 
@@ -325,6 +363,7 @@ class TurnRef(Generic[R_co]):
 
 __all__ = [
     "Agents",
+    "Computers",
     "Deployments",
     "EventStream",
     "HelmrClient",

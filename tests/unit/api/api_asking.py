@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from tests.unit.api.api_fakes import BLOB, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, QUESTION, SESSION, TURN, WORKER_KEY
+from tests.unit.api.api_fakes import BLOB, COMPUTER, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, QUESTION, SESSION, TURN, WORKER_KEY
 
 from helmr.control.api.route import Route
 from helmr.control.api.table import declared_routes
 
 ROUTES = {route.name: route for route in declared_routes()}
-VALUES = {"session_id": SESSION, "turn_id": TURN, "question_id": QUESTION, "deployment_id": DEPLOYMENT, "agent": "echo", "digest": DIGEST}
+VALUES = {
+    "session_id": SESSION,
+    "turn_id": TURN,
+    "question_id": QUESTION,
+    "computer_id": COMPUTER,
+    "deployment_id": DEPLOYMENT,
+    "agent": "echo",
+    "digest": DIGEST,
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class Sample:
 
 SAMPLES: dict[str, Sample] = {
     "create_session": Sample(json={"agent": "echo", "input": [{"type": "text", "text": "hi"}]}),
+    "create_computer": Sample(json={"template": "tiny", "key": "k"}),
     "enqueue_turn": Sample(json={"input": {"n": 1}}),
     "send_message": Sample(json={"content": [{"type": "text", "text": "hi"}]}),
     "respond_question": Sample(json={"answer": {"type": "text", "text": "main"}, "response_id": "r1"}),

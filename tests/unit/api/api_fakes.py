@@ -13,13 +13,24 @@ from typing import Any, NamedTuple
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.ids import is_id, new_id
-from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, InputSource, Page, QuestionState, Session, TurnState
+from helmr.protocol.shapes import (
+    AgentInfo,
+    AgentPage,
+    Computer,
+    Deployment,
+    Explanation,
+    InputSource,
+    Page,
+    QuestionState,
+    Session,
+    TurnState,
+)
 
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
 WORKER_KEY = "hlmr_wk_test"
-SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT = (new_id() for _ in range(6))
-FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT = (new_id() for _ in range(4))
+SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER = (new_id() for _ in range(7))
+FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT, FOREIGN_COMPUTER = (new_id() for _ in range(5))
 BLOB = b"print('hello')\n"
 DIGEST = hashlib.sha256(BLOB).hexdigest()
 FOREIGN_DIGEST = "f" * 64
@@ -27,6 +38,8 @@ TIME = "2026-01-02T03:04:05.000006Z"
 
 ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "interrupt", "resume", "close", "cancel")) | {
     "questions.respond",
+    "computers.read",
+    "computers.write",
     "deployments.read",
     "deployments.write",
 }
@@ -114,6 +127,28 @@ def known_question(question_id: str) -> None:
         raise errors.QuestionNotFound()
 
 
+def computer() -> Computer:
+    return Computer(
+        id=COMPUTER,
+        deployment_id=DEPLOYMENT,
+        template="tiny",
+        status="available",
+        residency="cold",
+        explicit=True,
+        cpu=1.0,
+        memory=1 << 30,
+        open_sessions=0,
+        created_at=TIME,
+        key="k",
+    )
+
+
+def known_computer(computer_id: str) -> None:
+    assert is_id(computer_id)
+    if computer_id != COMPUTER:
+        raise errors.ComputerNotFound()
+
+
 def deployment() -> Deployment:
     return Deployment(id=DEPLOYMENT, status="deployed", current=True, digest=DIGEST, created_at=TIME, agents=("echo",))
 
@@ -146,7 +181,7 @@ class World:
     open_link: Callable[[str, Any], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        nouns = "principals sessions explanations turns questions controls events retention agents deployments links blobs health"
+        nouns = "principals sessions explanations turns questions computers controls events retention agents deployments links blobs health"
         if name in nouns.split():
             return _Service(self, name)
         raise AttributeError(name)
@@ -291,6 +326,33 @@ class Operations:
         members = {"id": question_id, "session_id": session_id, "turn_id": turn_id, "status": "responded", "response_id": response_id}
         by = {"kind": "api_key", "id": SESSION}
         return Reply(json.dumps(members | {"responded_by": by, "responded_at": TIME}).encode(), world.replay)
+
+    @staticmethod
+    async def computers_create(world: World, principal: Any, *, template: str, key: str | None, idempotency_key: str | None) -> Reply:
+        if key == "taken":
+            raise errors.ComputerKeyConflict(computer_id=COMPUTER)
+        return Reply(json.dumps({"id": COMPUTER, "deployment_id": DEPLOYMENT, "template": template}).encode(), world.replay)
+
+    @staticmethod
+    async def computers_get(world: World, principal: Any, computer_id: str) -> Computer:
+        known_computer(computer_id)
+        return computer()
+
+    @staticmethod
+    async def computers_list(world: World, principal: Any, **named: Any) -> Page[Computer]:
+        return Page(items=(computer(),), next_cursor="next")
+
+    @staticmethod
+    async def computers_members(world: World, principal: Any, computer_id: str, cursor: str | None, limit: int) -> Page[Session]:
+        known_computer(computer_id)
+        return Page(items=(session(),))
+
+    @staticmethod
+    async def computers_hibernate(world: World, principal: Any, computer_id: str, key: str | None) -> Reply:
+        known_computer(computer_id)
+        return Reply(json.dumps({"computer_id": computer_id, "status": "available", "residency": "cold"}).encode(), world.replay)
+
+    computers_wake = computers_delete = computers_hibernate
 
     @staticmethod
     async def controls_interrupt(world: World, principal: Any, session_id: str, key: str | None) -> Reply:

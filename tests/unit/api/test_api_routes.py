@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.unit.api.api_asking import ROUTES, SAMPLES, Sample, ask, is_problem, path_of, raw
 from tests.unit.api.api_fakes import (
+    FOREIGN_COMPUTER,
     FOREIGN_DEPLOYMENT,
     FOREIGN_DIGEST,
     FOREIGN_QUESTION,
@@ -109,6 +110,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
             ("session_id", FOREIGN_SESSION),
             ("turn_id", FOREIGN_TURN),
             ("question_id", FOREIGN_QUESTION),
+            ("computer_id", FOREIGN_COMPUTER),
             ("deployment_id", FOREIGN_DEPLOYMENT),
             ("agent", "another"),
             ("digest", FOREIGN_DIGEST),

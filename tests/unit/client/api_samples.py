@@ -11,6 +11,7 @@ DEPLOYMENT = "01900000-0000-7000-8000-000000000003"
 HOLD = "01900000-0000-7000-8000-000000000004"
 CONTROL = "01900000-0000-7000-8000-000000000005"
 QUESTION = "01900000-0000-7000-8000-000000000006"
+COMPUTER = "01900000-0000-7000-8000-000000000007"
 TIME = "2026-11-30T12:00:00.000000Z"
 
 
@@ -57,6 +58,21 @@ def question(status: str = "pending", **changes: Any) -> dict[str, Any]:
 def responded(**changes: Any) -> dict[str, Any]:
     members = {"id": QUESTION, "session_id": SESSION, "turn_id": TURN, "status": "responded", "response_id": "r1"}
     return members | {"responded_by": {"kind": "user", "id": HOLD}, "responded_at": TIME} | changes
+
+
+def computer(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": COMPUTER,
+        "deployment_id": DEPLOYMENT,
+        "template": "repo",
+        "status": "available",
+        "residency": "hibernated",
+        "explicit": False,
+        "cpu": 1.5,
+        "memory": 1 << 30,
+        "open_sessions": 0,
+        "created_at": TIME,
+    } | changes
 
 
 def created(with_turn: bool = True) -> dict[str, Any]:

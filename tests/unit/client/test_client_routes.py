@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.unit.client.api_samples import (
+    COMPUTER,
     CONTROL,
     DEPLOYMENT,
     END,
@@ -15,6 +16,7 @@ from tests.unit.client.api_samples import (
     SESSION,
     TIME,
     TURN,
+    computer,
     created,
     question,
     responded,
@@ -59,6 +61,13 @@ ANSWERS: dict[str, Any] = {
     "respond_question": responded(),
     "list_questions": PAGE,
     "get_question": question(),
+    "create_computer": {"id": COMPUTER, "deployment_id": DEPLOYMENT, "template": "repo"},
+    "list_computers": {"items": [computer(key="k", delete_after=TIME)], "next_cursor": "next"},
+    "get_computer": computer(status="deleting", error={"code": "refused", "message": "busy"}),
+    "list_computer_members": PAGE,
+    "hibernate_computer": {"computer_id": COMPUTER, "status": "available", "residency": "hibernating"},
+    "wake_computer": {"computer_id": COMPUTER, "status": "available", "residency": "waking"},
+    "delete_computer": {"computer_id": COMPUTER, "status": "deleting", "residency": "cold"},
     "list_events": {"records": [], "next_after": 0, "has_more": False, "retained_after": 0, "sealed": False},
     "list_agents": PAGE | {"deployment_id": DEPLOYMENT},
     "get_agent": AGENT,
@@ -126,6 +135,14 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         await ref.turns.list(limit=5)
         await ref.events.list(after=4, limit=1000)
         assert [event async for event in ref.events.stream(after=4)] == []
+        assert (await client.computers.create("repo", key="k")).id == COMPUTER
+        listed = await client.computers.list(status=["available", "deleted"], template="repo", cursor="c", limit=3)
+        assert (listed.items[0].delete_after, listed.next_cursor) == (TIME, "next")
+        assert (await client.computers.get(COMPUTER)).error.code == "refused"
+        await client.computers.members(COMPUTER, cursor="c", limit=3)
+        assert (await client.computers.hibernate(COMPUTER)).residency == "hibernating"
+        assert (await client.computers.wake(COMPUTER)).residency == "waking"
+        assert (await client.computers.delete(COMPUTER)).status == "deleting"
         await client.agents.list(deployment_id=DEPLOYMENT, limit=100)
         await client.agents.get("reviewer", deployment_id=DEPLOYMENT)
         assert await client.deployments.missing_blobs([DIGEST]) == [DIGEST]

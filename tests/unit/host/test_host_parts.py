@@ -174,3 +174,21 @@ async def test_a_restart_lengthens_no_lease_and_one_without_a_lease_stands_still
     async with asyncio.timeout(5):
         assert await frozen.get() == "long"
     running.cancel()
+
+
+def test_what_an_interrupted_removal_left_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[C9]: a folder that is renamed already is not yet gone."""
+    folder = tmp_path / "computer"
+    folder.mkdir()
+    (folder / "file").write_text("x")
+
+    def fail(path: Path, **_: object) -> None:
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", fail)
+        with pytest.raises(OSError, match="away"):
+            remove_tree(folder)
+    assert [path.name for path in tmp_path.iterdir()] == [".gone-computer"]
+    remove_tree(folder)
+    assert list(tmp_path.iterdir()) == []

@@ -53,7 +53,9 @@ def test_data_that_is_as_declared_passes() -> None:
     assert misfits([("turn.running", {}), ("turn.output", []), ("turn.failed", {"code": "x", "message": "y"})]) == []
 
 
-@pytest.mark.parametrize("page", ["turns.md", "sessions.md", "events.md", "errors.md", "questions.md", "state-machines.md"])
+@pytest.mark.parametrize(
+    "page", ["turns.md", "sessions.md", "events.md", "errors.md", "questions.md", "computers.md", "limits.md", "state-machines.md"]
+)
 def test_the_links_between_the_pages_lead_somewhere(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from helmr.control.api.constraints import AtMost, Between, Bytes, Id, Matches, Wait
 from helmr.protocol import limits
-from helmr.protocol.states import QuestionStatus, SessionStatus
+from helmr.protocol.states import ComputerStatus, QuestionStatus, SessionStatus
 from helmr.protocol.unset import UNSET, UnsetType
 
 LONGEST_WAIT_SECONDS = 60
@@ -18,6 +18,7 @@ CURSOR_BYTES = 2048
 
 AgentId = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "an Agent's id")]
 AnyId = Annotated[str, Id()]
+TemplateId = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a Template's id")]
 Key = Annotated[str, Bytes(1, limits.KEY_BYTES)]
 ResponseId = Annotated[str, Bytes(1, limits.RESPONSE_ID_BYTES)]
 Digest = Annotated[str, Matches("[0-9a-f]{64}", "a SHA-256 in lower-case hex")]
@@ -51,6 +52,14 @@ class CreateSession:
     computer: ComputerChoice | UnsetType = UNSET
     slack: SlackChannel | UnsetType = UNSET
     labels: Annotated[Mapping[LabelText, LabelText], AtMost(limits.LABELS)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateComputer:
+    """`template` is one of the current Deployment; `key` names the Computer within it until that is deleted [C1]."""
+
+    template: TemplateId
+    key: Key | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +114,16 @@ class SessionQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageQuery:
+    cursor: Cursor | UnsetType = UNSET
+    limit: Limit = limits.PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputerQuery:
+    """Without a status: those that aren't deleted."""
+
+    status: tuple[ComputerStatus, ...] = ()
+    template: TemplateId | UnsetType = UNSET
     cursor: Cursor | UnsetType = UNSET
     limit: Limit = limits.PAGE
 

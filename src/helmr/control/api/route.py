@@ -71,6 +71,7 @@ _ID: dict[str, Any] = {"type": "string", "format": "uuid"}
 PATH_PARAMETERS: dict[str, PathParameter] = {
     "session_id": PathParameter(ids.is_id, errors.SessionNotFound, _ID, "The Session."),
     "turn_id": PathParameter(ids.is_id, errors.TurnNotFound, _ID, "The Turn, one of this Session."),
+    "computer_id": PathParameter(ids.is_id, errors.ComputerNotFound, _ID, "The Computer."),
     "question_id": PathParameter(ids.is_id, errors.QuestionNotFound, _ID, "The question."),
     "deployment_id": PathParameter(ids.is_id, errors.DeploymentNotFound, _ID, "The Deployment."),
     "agent": PathParameter(

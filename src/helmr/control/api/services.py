@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from helmr.protocol.link import Link, LinkEnd
-from helmr.protocol.shapes import AgentInfo, AgentPage, Deployment, Explanation, Page, Session, TurnState
+from helmr.protocol.shapes import AgentInfo, AgentPage, Computer, Deployment, Explanation, Page, Session, TurnState
 
 if TYPE_CHECKING:
     from helmr.control.service.principals import Principal
-    from helmr.protocol.states import QuestionStatus
+    from helmr.protocol.states import ComputerStatus, QuestionStatus
 
 
 class Receipt(Protocol):
@@ -126,6 +126,23 @@ class Questions(Protocol):
         ...
 
 
+class Computers(Protocol):
+    async def create(self, principal: Principal, *, template: str, key: str | None, idempotency_key: str | None) -> Receipt: ...
+    async def get(self, principal: Principal, computer_id: str) -> Computer: ...
+
+    async def list(
+        self, principal: Principal, *, status: Sequence[ComputerStatus], template: str | None, cursor: str | None, limit: int
+    ) -> Page[Computer]: ...
+
+    async def members(self, principal: Principal, computer_id: str, cursor: str | None, limit: int) -> Page[Session]: ...
+    async def hibernate(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def wake(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt: ...
+
+    async def delete(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt:
+        """Refused while it has open Sessions; done once its worker says that nothing is left [C9]."""
+        ...
+
+
 class Controls(Protocol):
     async def interrupt(self, principal: Principal, session_id: str, idempotency_key: str | None) -> Receipt: ...
     async def resume(self, principal: Principal, session_id: str, hold_id: str, idempotency_key: str | None) -> Receipt: ...
@@ -225,6 +242,8 @@ class Services(Protocol):
     def turns(self) -> Turns: ...
     @property
     def questions(self) -> Questions: ...
+    @property
+    def computers(self) -> Computers: ...
     @property
     def controls(self) -> Controls: ...
     @property

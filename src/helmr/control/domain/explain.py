@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from helmr.protocol.states import SessionStatus
 
@@ -27,6 +27,7 @@ class Facts:
     retry_in: float | None = None
     has_computer: bool = False
     residency: str = ""
+    computer_status: str = "available"
     computer_error: str | None = None
     workers_alive: int = 0
     computer_worker_alive: bool = True
@@ -35,10 +36,13 @@ class Facts:
     unclosed_children: int = 0
 
 
+_GONE: Final = {"deleting": " Its Computer is being deleted.", "deleted": " Its Computer is deleted."}
+
+
 def explain(facts: Facts) -> tuple[str, str]:
     """The state's name and one sentence for people. The order is that of what blocks first."""
     if facts.status == "closed":
-        return "closed", "The Session is closed; it takes no more input."
+        return "closed", f"The Session is closed; it takes no more input.{_GONE.get(facts.computer_status, '')}"
     if facts.running_sequence is not None:
         return _running(facts)
     if facts.queued == 0:

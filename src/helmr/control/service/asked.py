@@ -20,6 +20,13 @@ def check_session_key(key: str | None) -> None:
         raise InvalidValue("A Session key holds no NUL.")
 
 
+def check_computer_key(key: str | None) -> None:
+    if key is not None and not 1 <= len(key.encode()) <= KEY_BYTES:
+        raise InvalidValue(f"A Computer key is 1 to {KEY_BYTES} bytes of UTF-8.")
+    if key is not None and "\0" in key:
+        raise InvalidValue("A Computer key holds no NUL.")
+
+
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     if len(labels) > LABELS:
         raise InvalidValue(f"A Session has at most {LABELS} labels.")

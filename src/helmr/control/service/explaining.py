@@ -65,6 +65,7 @@ class Explanations:
         facts: dict[str, Any] = {
             "has_computer": True,
             "residency": computer["residency"],
+            "computer_status": computer["status"],
             "wants_cpu": computer["cpu"],
             "wants_memory": computer["memory"],
             "computer_worker_alive": computer["worker_id"] is None or (worker is not None and worker["alive"]),

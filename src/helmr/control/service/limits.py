@@ -1,6 +1,6 @@
-"""What an Environment allows: its admission rate, and how long payloads of closed Sessions are kept. SPEC [S5], [S22].
+"""What an Environment allows: its admission rate, and how long closed Sessions' payloads and Computers are kept. SPEC [S5], [S22], [C9].
 
-Both hold for all control planes of an installation at once: they are rows, and act from the commit that changes them.
+They hold for all control planes of an installation at once: they are rows, and act from the commit that changes them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class EnvironmentLimits:
 
     admission: AdmissionLimit | UnsetType | None = UNSET
     payload_retention_ms: int | UnsetType | None = UNSET
+    computer_retention_ms: int | UnsetType | None = UNSET
+    """For how long a Computer that was assigned by itself outlives its last Session [C9]."""
 
 
 class Limits:
@@ -50,7 +52,11 @@ class Limits:
         async with self._database.connection() as connection:
             row = await limits.limits_of(connection, environment_id=environment_id)
         admission = None if row["rate"] is None else AdmissionLimit(rate=row["rate"], burst=row["burst"])
-        return EnvironmentLimits(admission=admission, payload_retention_ms=row["payload_retention_ms"])
+        return EnvironmentLimits(
+            admission=admission,
+            payload_retention_ms=row["payload_retention_ms"],
+            computer_retention_ms=row["computer_retention_ms"],
+        )
 
     async def set(self, environment_id: str, wanted: EnvironmentLimits) -> None:
         async def work(connection: Connection) -> None:
@@ -68,6 +74,8 @@ async def set_limits(connection: Connection, environment_id: str, wanted: Enviro
         await limits.limit_admission(connection, environment_id=environment_id, rate=rate, burst=burst)
     if wanted.payload_retention_ms is not UNSET:
         await limits.limit_retention(connection, environment_id=environment_id, payload_retention_ms=wanted.payload_retention_ms)
+    if wanted.computer_retention_ms is not UNSET:
+        await limits.limit_computers(connection, environment_id=environment_id, computer_retention_ms=wanted.computer_retention_ms)
 
 
 async def take_token(connection: Connection, environment_id: str) -> None:

@@ -13,6 +13,7 @@ import structlog
 from helmr.control.domain.processes import End
 from helmr.control.service.background import Background, Coalesced
 from helmr.control.service.core import Core
+from helmr.control.service.deletions import Deletions
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.guests import Seat
 from helmr.control.service.processes import Processes
@@ -51,6 +52,7 @@ class Links:
         dispatcher: Dispatcher,
         work: Processes,
         sleeping: Sleeping,
+        deletions: Deletions,
         *,
         plane_id: str,
         on_log: LogLine | None = None,
@@ -58,6 +60,7 @@ class Links:
         self._core = core
         self._processes = work
         self._sleeping = sleeping
+        self._deletions = deletions
         self._plane_id = plane_id
         self._on_log = on_log
         self.dispatcher = dispatcher
@@ -180,7 +183,12 @@ class Links:
             rows = {str(row["id"]): row for row in await computers.computers_of(connection, worker_id=end.worker_id)}
         for computer_id, entry in held.items():
             row = rows.get(computer_id)
-            if row is None or row["fence"] != entry["fence"] or row["residency"] not in _PRESENT:
+            if row is not None and row["status"] == "deleting":
+                continue
+            leftover = await self._deletions.leftover(computer_id, entry["fence"]) if row is None else None
+            if leftover is not None:
+                end.link.send(control("computer.destroy", computer=computer_id, fence=leftover))
+            elif row is None or row["fence"] != entry["fence"] or row["residency"] not in _PRESENT:
                 if entry.get("state") in ("running", "asleep"):
                     end.link.send(control("computer.stop", computer=computer_id, fence=entry["fence"]))
             elif entry.get("state") == "running":
@@ -188,6 +196,10 @@ class Links:
             elif entry.get("state") == "asleep":
                 await self._sleeps(end, row)
         for computer_id, row in rows.items():
+            if row["status"] == "deleting":
+                # Whatever it has of it: a worker says what it has destroyed once, and that may be lost.
+                self._tell(end, row)
+                continue
             entry = held.get(computer_id)
             there = entry is not None and entry.get("state") in ("running", "asleep") and entry["fence"] == row["fence"]
             running = there and entry is not None and entry.get("state") == "running"
@@ -237,6 +249,15 @@ class Links:
             return
         error = said.get("error") or {"code": "computer_gone", "message": "The Computer stopped."}
         seat = end.seat_of(computer_id)
+        if said.get("reason") == "destroyed":
+            if seat is not None:
+                self.dispatcher.roster.remove_seat(seat)
+                end.seats.pop(seat.slot, None)
+            await self._deletions.gone(computer_id, fence)
+            self.dispatcher.place_waiting()
+            return
+        if state == "failed" and await self._deletions.failed(computer_id, fence, error):
+            return
         if seat is not None and seat.fence == fence:
             self.dispatcher.roster.remove_seat(seat)
             end.seats.pop(seat.slot, None)
@@ -345,7 +366,7 @@ class Links:
     def _tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None:
         """Tell the worker where the row says that the Computer should go, unless that or something later was told on this link."""
         computer_id = str(row["id"])
-        kind = "computer.wake" if wake else _WAYS.get(row["residency"])
+        kind = "computer.wake" if wake else "computer.destroy" if row["status"] == "deleting" else _WAYS.get(row["residency"])
         if kind is None or end.told.get(computer_id, -1) >= row["moves"]:
             return
         end.told[computer_id] = row["moves"]
@@ -367,7 +388,7 @@ class Links:
         async with self._core.database.connection() as connection:
             rows = await computers.computers_of(connection, worker_id=worker_id)
         for row in rows:
-            if row["residency"] in ("starting", "hibernating", "waking"):
+            if row["residency"] in ("starting", "hibernating", "waking") or row["status"] == "deleting":
                 self._tell(end, row)
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)

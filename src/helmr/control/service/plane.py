@@ -9,9 +9,11 @@ import structlog
 
 from helmr.control.service.agents import Agents
 from helmr.control.service.batcher import Batcher
+from helmr.control.service.computers import Computers
 from helmr.control.service.controls import Controls
 from helmr.control.service.core import Core
 from helmr.control.service.creations import Creations
+from helmr.control.service.deletions import Deletions
 from helmr.control.service.deployments import Blobs, Deployments
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.events import Events
@@ -69,8 +71,10 @@ class ControlPlane:
         self.agents = Agents(core, manifests)
         self.sleeping = Sleeping(core, manifests)
         self.processes = Processes(core, manifests, self.sleeping)
+        self.deletions = Deletions(core, self.processes)
+        self.computers = Computers(core, manifests, self.sessions, self.sleeping, self.processes, self.deletions)
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping)
-        self.links = Links(core, self.dispatcher, self.processes, self.sleeping, plane_id=self.id, on_log=on_log)
+        self.links = Links(core, self.dispatcher, self.processes, self.sleeping, self.deletions, plane_id=self.id, on_log=on_log)
         self.deployments = Deployments(core, manifests, blobs, self.links)
         self.blobs = Blobs(core, blobs)
         self.health = Health(database)

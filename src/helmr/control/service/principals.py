@@ -32,6 +32,7 @@ PERMISSIONS: Final = (
     "sessions.cancel",
     "questions.respond",
     "computers.read",
+    "computers.write",
     "deployments.read",
     "deployments.write",
 )

@@ -59,7 +59,7 @@ class Processes:
 
     async def _place_on(self, connection: Connection, effects: Effects, session: Any, computer: Any) -> Placed:
         if computer["residency"] in ("cold", "unavailable", "hibernated"):
-            worker = await self._room(connection, computer)
+            worker = await self.room(connection, computer)
             if worker is None:
                 return "full"
             if computer["residency"] == "hibernated":
@@ -82,7 +82,7 @@ class Processes:
     async def _wake_to_end(self, connection: Connection, effects: Effects, session: Any) -> tuple[Placed, str | None]:
         """A process that is to end can't while its Computer sleeps; it is woken for that whatever room there is."""
         computer = await computers.lock_computer(connection, id=session["computer_id"])
-        if computer is None or computer["residency"] != "hibernated":
+        if computer is None or computer["residency"] != "hibernated" or computer["status"] != "available":
             return "nothing", None
         await self._sleeping.wake(connection, effects, str(computer["id"]))
         return "moving", str(computer["id"])
@@ -303,7 +303,7 @@ class Processes:
         await record(connection, effects, str(session["id"]), [(None, "computer.assigned", render.data(computer_id=computer_id))])
         return await computers.lock_computer(connection, id=computer_id)
 
-    async def _room(self, connection: Connection, computer: Any) -> Any:
+    async def room(self, connection: Connection, computer: Any) -> Any:
         """The worker that takes it: its own host when it has been somewhere, else the one with the most room [C10]."""
         await computers.lock_placement(connection)
         rows = await computers.rooms(connection, soon=False)

@@ -265,6 +265,15 @@ class Sessions:
         following = encode_cursor(items[-1].id) if len(rows) > limit else None
         return SessionPage(items=tuple(items), next_cursor=following)
 
+    async def on_computer(
+        self, connection: Connection, principal: Principal, computer_id: str, cursor: str | None, limit: int
+    ) -> SessionPage:
+        """The Sessions of a Computer of this Environment, closed ones too, newest first."""
+        before = decode_cursor(cursor) if cursor else None
+        rows = await sessions.list_on_computer(connection, computer_id=computer_id, before=before, count=limit + 1)
+        items = await self._shapes(connection, principal, rows[:limit])
+        return SessionPage(items=tuple(items), next_cursor=encode_cursor(items[-1].id) if len(rows) > limit else None)
+
     async def _shapes(self, connection: Connection, principal: Principal, rows: Sequence[Any]) -> list[Session]:
         ids = [row["id"] for row in rows]
         if not ids:

@@ -16,6 +16,7 @@ from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, agent_of
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, sessions
+from helmr.protocol.errors import ComputerBusy, ComputerDeleting, ComputerNotFound
 from helmr.protocol.ids import ComputerId, WorkerId
 
 SLEEP_SECONDS: Final = 60.0
@@ -36,31 +37,49 @@ class Sleeping:
             computer = await computers.lock_computer(connection, id=computer_id)
             if computer is None or computer["residency"] != "running" or computer["status"] != "available":
                 return False
-            # Read again: whoever came on the Computer while we waited for it is here now, and not among the locked.
-            members = await computers.members(connection, computer_id=computer_id)
-            if not all(row["id"] in locked and may_sleep(row) for row in members):
-                return False
-            await computers.processes_asleep(connection, computer_id=computer_id)
-            await computers.begin_sleep(connection, id=computer_id, seconds=SLEEP_SECONDS)
-            effects.computers.add(computer_id)
-            effects.guests.update(str(row["id"]) for row in members[:1])  # another control plane may have its worker
-            return True
+            return await self._begin(connection, effects, computer_id, locked)
 
         return await self._core.write("begin_sleep", work)
 
+    async def hibernate(self, connection: Connection, effects: Effects, computer_id: str) -> None:
+        """Somebody wants it to sleep; nothing changes when it doesn't run [C6]. The caller's transaction has locked no Session yet.
+
+        Raises `ComputerBusy`, `ComputerDeleting`, `ComputerNotFound`.
+        """
+        locked = {row["id"] for row in await computers.members_to_lock(connection, computer_id=computer_id)}
+        computer = await computers.lock_computer(connection, id=computer_id)
+        require_available(computer)
+        if computer["residency"] in ("hibernating", "hibernated", "cold", "unavailable"):
+            return
+        if computer["residency"] != "running" or not await self._begin(connection, effects, computer_id, locked):
+            raise ComputerBusy("A Session works on the Computer, or is about to.")
+
+    async def _begin(self, connection: Connection, effects: Effects, computer_id: str, locked: set[Any]) -> bool:
+        # Read again: whoever came on the Computer while we waited for it is here now, and not among the locked.
+        members = await computers.members(connection, computer_id=computer_id)
+        if not all(row["id"] in locked and may_sleep(row) for row in members):
+            return False
+        await computers.processes_asleep(connection, computer_id=computer_id)
+        await computers.begin_sleep(connection, id=computer_id, seconds=SLEEP_SECONDS)
+        effects.computers.add(computer_id)
+        effects.guests.update(str(row["id"]) for row in members[:1])  # another control plane may have its worker
+        return True
+
     async def slept(self, computer_id: str, fence: int, rung: str, seconds: float) -> bool:
-        """The worker says that it sleeps. False when it speaks of an older placement, or nobody asked for it."""
+        """The worker says that it sleeps. False when it speaks of an older placement, or nobody asked for it. One that is to wake by now
+        is told so already, and wakes after this."""
 
         async def work(connection: Connection, effects: Effects) -> bool:
             members = await computers.members_to_lock(connection, computer_id=computer_id)
             computer = await computers.lock_computer(connection, id=computer_id)
-            if computer is None or computer["fence"] != fence or computer["residency"] not in ("hibernating", "hibernated"):
+            if computer is None or computer["fence"] != fence or computer["residency"] not in ASLEEP:
                 return False
             if computer["residency"] == "hibernating":
                 await computers.slept(connection, id=computer_id, rung=rung)
                 data = render.data(computer_id=computer_id, rung=rung, seconds=round(seconds, 3), kept=["memory", "files"])
                 await _tell(connection, effects, members, "computer.hibernated", data)
-            effects.places.update(str(row["id"]) for row in members if wants_awake(row))
+            if computer["residency"] != "waking":
+                effects.places.update(str(row["id"]) for row in members if wants_awake(row))
             return True
 
         return await self._core.write("slept", work)
@@ -144,6 +163,14 @@ class Sleeping:
 
 ASLEEP: Final = ("hibernating", "hibernated", "waking")
 """Where a Computer's processes stand still, or may."""
+
+
+def require_available(computer: Any) -> None:
+    """Raise `ComputerDeleting` or `ComputerNotFound` unless one can come on the Computer."""
+    if computer["status"] == "deleting":
+        raise ComputerDeleting()
+    if computer["status"] == "deleted":
+        raise ComputerNotFound("The Computer is deleted.")
 
 
 def may_sleep(row: Any) -> bool:

@@ -249,7 +249,8 @@ class Methods:
         return {"ended": ended}
 
     async def _destroy(self, connection: Connection, params: Params) -> Reply:
-        computer = self._hostd.computers.get(_text(params, "computer"))
+        async with self._creating:  # one that is just being made is there afterwards, and goes
+            computer = self._hostd.computers.get(_text(params, "computer"))
         if computer is None:
             return {"ended": 0}
         ended = await computer.destroy(_fence(params))

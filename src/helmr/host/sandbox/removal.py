@@ -13,9 +13,11 @@ def remove_tree(folder: Path) -> None:
 
     It is renamed first: what a crash interrupts is found by its name (`.gone-...`) and removed at the next start.
     """
-    if not folder.exists():
-        return
     gone = folder.parent / f".gone-{folder.name.removeprefix('.gone-')}"
+    if not folder.exists():
+        if gone.exists():  # what an earlier call left
+            _remove(gone)
+        return
     if gone != folder:
         if gone.exists():
             _remove(gone)

@@ -75,7 +75,9 @@ SELECT count(*) FROM workers WHERE lease_until > clock_timestamp();
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id;
 
 -- name: in_use(computer_id)$
-SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none'));
+-- Whether it has an open Session or a process, or somebody woke it a moment ago.
+SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none'))
+    OR EXISTS (SELECT FROM computers WHERE id = :computer_id AND kept_until > clock_timestamp());
 
 -- name: worker_drains(id)$
 SELECT draining FROM workers WHERE id = :id;
@@ -139,10 +141,89 @@ SELECT id, worker_id, cpu, memory FROM (
 
 -- name: transits_overdue(count)
 -- Computers whose way from one state to the next took too long, on workers that answer [C1].
-SELECT c.id, c.fence, c.residency FROM computers c JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp()
+SELECT c.id, c.fence, c.residency, c.status FROM computers c JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp()
 WHERE c.deadline_at IS NOT NULL AND c.deadline_at <= clock_timestamp() LIMIT :count;
 
 -- name: ends_asleep(count)
 -- Sessions whose process is to end, on a Computer that sleeps.
 SELECT s.id FROM sessions s JOIN computers c ON c.id = s.computer_id
-WHERE s.end_deadline_at IS NOT NULL AND s.process = 'ending' AND c.residency = 'hibernated' LIMIT :count;
+WHERE s.end_deadline_at IS NOT NULL AND s.process = 'ending' AND c.residency = 'hibernated' AND c.status = 'available' LIMIT :count;
+
+-- name: create_computer(id, environment_id, deployment_id, template_id, template, made_of, cpu, memory, key)$
+-- One made by hand; null when another has the key.
+INSERT INTO computers (id, environment_id, deployment_id, template_id, template, made_of, cpu, memory, key, explicit)
+VALUES (:id, :environment_id, :deployment_id, :template_id, :template, :made_of, :cpu, :memory, :key, true)
+ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: computer_by_key(environment_id, template_id, key)$
+SELECT id FROM computers WHERE environment_id = :environment_id AND template_id = :template_id AND key = :key AND status <> 'deleted';
+
+-- name: computer_in_environment(id, environment_id)^
+SELECT * FROM computers WHERE id = :id AND environment_id = :environment_id;
+
+-- name: list_computers(environment_id, id, statuses, template_id, before, count)
+-- Newest first, with how many of its Sessions aren't closed, and when it goes by itself [C9].
+SELECT c.*, m.open_sessions,
+    CASE WHEN c.status = 'available' AND NOT c.explicit AND m.open_sessions = 0
+        THEN m.closed_at + e.computer_retention_ms * interval '1 millisecond' END AS delete_after
+FROM computers c JOIN environments e ON e.id = c.environment_id
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE s.status <> 'closed') AS open_sessions, max(s.closed_at) AS closed_at
+        FROM sessions s WHERE s.computer_id = c.id
+    ) m
+WHERE c.environment_id = :environment_id AND c.status = ANY (:statuses)
+    AND (:id::uuid IS NULL OR c.id = :id)
+    AND (:template_id::text IS NULL OR c.template_id = :template_id)
+    AND (:before::uuid IS NULL OR c.id < :before)
+ORDER BY c.id DESC LIMIT :count;
+
+-- name: open_members(computer_id)$
+SELECT count(*) FROM sessions WHERE computer_id = :computer_id AND status <> 'closed';
+
+-- name: some_member(computer_id)$
+-- A Session by which other control planes are told that something of its Computer changed.
+SELECT id FROM sessions WHERE computer_id = :computer_id LIMIT 1;
+
+-- name: keep_awake(id, seconds)!
+UPDATE computers SET kept_until = clock_timestamp() + :seconds * interval '1 second' WHERE id = :id;
+
+-- name: begin_delete(id, seconds)!
+-- From now on nobody comes on it, and whoever still speaks for it is stale (I4). Its worker is told again until it says that all is gone.
+UPDATE computers
+SET status = 'deleting', fence = fence + 1, moves = moves + 1, error = NULL,
+    deadline_at = clock_timestamp() + :seconds * interval '1 second'
+WHERE id = :id;
+
+-- name: repeat_delete(id, seconds)$
+-- What its worker was told may be lost: it is another move. Null unless it is time.
+UPDATE computers SET moves = moves + 1, deadline_at = clock_timestamp() + :seconds * interval '1 second'
+WHERE id = :id AND status = 'deleting' AND deadline_at <= clock_timestamp() RETURNING id;
+
+-- name: delete_failed(id, fence, error)$
+UPDATE computers SET error = :error WHERE id = :id AND status = 'deleting' AND fence = :fence RETURNING id;
+
+-- name: deleted(id)!
+-- Nothing of it is left on any host.
+UPDATE computers
+SET status = 'deleted', residency = 'cold', error = NULL, deadline_at = NULL, slept_at = NULL, rung = NULL, kept_until = NULL,
+    deleted_at = clock_timestamp()
+WHERE id = :id;
+
+-- name: computers_to_delete(count)
+-- Computers assigned by themselves that have outlived their last Session by their Environment's retention [C9]. None of them is younger.
+SELECT c.id FROM computers c JOIN environments e ON e.id = c.environment_id
+WHERE c.status = 'available' AND NOT c.explicit
+    AND c.created_at <= clock_timestamp() - e.computer_retention_ms * interval '1 millisecond'
+    AND NOT EXISTS (
+        SELECT FROM sessions s WHERE s.computer_id = c.id
+            AND (s.status <> 'closed' OR s.closed_at > clock_timestamp() - e.computer_retention_ms * interval '1 millisecond')
+    )
+LIMIT :count;
+
+-- name: outlived(id)$
+-- The same of one that is locked.
+SELECT c.status = 'available' AND NOT c.explicit AND e.computer_retention_ms IS NOT NULL AND NOT EXISTS (
+    SELECT FROM sessions s WHERE s.computer_id = c.id
+        AND (s.status <> 'closed' OR s.closed_at > clock_timestamp() - e.computer_retention_ms * interval '1 millisecond')
+)
+FROM computers c JOIN environments e ON e.id = c.environment_id WHERE c.id = :id;

@@ -13,8 +13,11 @@ DELETE FROM admission_buckets WHERE environment_id = :environment_id;
 -- name: limit_retention(environment_id, payload_retention_ms)!
 UPDATE environments SET payload_retention_ms = :payload_retention_ms WHERE id = :environment_id;
 
+-- name: limit_computers(environment_id, computer_retention_ms)!
+UPDATE environments SET computer_retention_ms = :computer_retention_ms WHERE id = :environment_id;
+
 -- name: limits_of(environment_id)^
-SELECT b.rate, b.burst, e.payload_retention_ms
+SELECT b.rate, b.burst, e.payload_retention_ms, e.computer_retention_ms
 FROM environments e LEFT JOIN admission_buckets b ON b.environment_id = e.id WHERE e.id = :environment_id;
 
 -- name: lock_bucket(environment_id)$

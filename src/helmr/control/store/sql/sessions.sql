@@ -100,6 +100,10 @@ WHERE s.environment_id = :environment_id
     )
 ORDER BY s.id DESC LIMIT :count;
 
+-- name: list_on_computer(computer_id, before, count)
+-- The Sessions of a Computer, closed ones too, newest first.
+SELECT * FROM sessions WHERE computer_id = :computer_id AND (:before::uuid IS NULL OR id < :before) ORDER BY id DESC LIMIT :count;
+
 -- name: labels_of(ids)
 SELECT session_id, name, value FROM session_labels WHERE session_id = ANY (:ids::uuid[]) ORDER BY name;
 

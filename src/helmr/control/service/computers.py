@@ -1,0 +1,265 @@
+"""Computers for people: made by hand, listed, put to sleep, woken, deleted. SPEC [C1], [C6], [C9], [O1]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, get_args
+
+from helmr.control.service import render
+from helmr.control.service.asked import check_computer_key, decode_cursor, encode_cursor
+from helmr.control.service.core import Core, Effects, retry_of
+from helmr.control.service.deletions import Deletions
+from helmr.control.service.manifests import Manifests, made_of
+from helmr.control.service.principals import Principal
+from helmr.control.service.processes import Processes
+from helmr.control.service.reply import Reply
+from helmr.control.service.sessions import Sessions
+from helmr.control.service.sleeping import Sleeping, require_available
+from helmr.control.store.pool import Connection
+from helmr.control.store.queries import computers, deployments
+from helmr.protocol import jsontext
+from helmr.protocol.errors import (
+    CapacityUnavailable,
+    ComputerKeyConflict,
+    ComputerNotFound,
+    NoCurrentDeployment,
+    TemplateNotFound,
+)
+from helmr.protocol.ids import ComputerId, DeploymentId, is_id, new_id
+from helmr.protocol.manifest import TemplateManifest
+from helmr.protocol.shapes import Computer, ComputerPage, ErrorInfo, SessionPage
+from helmr.protocol.states import ComputerStatus
+from helmr.protocol.unset import UNSET
+from helmr.protocol.wire import to_wire
+
+KEPT_SECONDS: Final = 60.0
+"""How long a Computer that somebody woke runs at least, though it has no open Session."""
+
+_ALL: Final = get_args(ComputerStatus)
+_PRESENT: Final = tuple(status for status in _ALL if status != "deleted")
+
+
+class Computers:
+    def __init__(
+        self, core: Core, manifests: Manifests, sessions: Sessions, sleeping: Sleeping, work: Processes, deletions: Deletions
+    ) -> None:
+        self._core = core
+        self._manifests = manifests
+        self._sessions = sessions
+        self._sleeping = sleeping
+        self._processes = work
+        self._deletions = deletions
+
+    async def create(self, principal: Principal, *, template: str, key: str | None, idempotency_key: str | None) -> Reply:
+        """A Computer of a Template of the current Deployment, cold until somebody needs it; it goes only by `delete` [C1], [C9].
+
+        Raises `NoCurrentDeployment`, `TemplateNotFound`, and `ComputerKeyConflict` with the occupant's `computer_id`: a key is unique
+        within Environment and Template, until its Computer is deleted.
+        """
+        principal.require("computers.write")
+        check_computer_key(key)
+        retry = retry_of(principal, "computers.create", "", idempotency_key, {"template": template, "key": key})
+
+        async def work(connection: Connection, effects: Effects) -> Reply:
+            earlier = await retry.claim(connection)
+            if earlier is not None:
+                return earlier
+            deployment_id, found = await self._template(connection, principal, template)
+            computer_id = await self._insert(connection, principal, deployment_id, found, key)
+            receipt = {"id": computer_id, "deployment_id": deployment_id, "template": found.id}
+            return await retry.remember(connection, jsontext.dumps(receipt), None)
+
+        return await self._core.write("create_computer", work)
+
+    async def get(self, principal: Principal, computer_id: str) -> Computer:
+        """A Computer now, a deleted one too. Raises `ComputerNotFound`, the same for unknown and foreign ids [O1]."""
+        principal.require("computers.read")
+        async with self._core.database.connection() as connection:
+            rows = await self._rows(connection, principal, id=computer_id, statuses=_ALL, count=1) if is_id(computer_id) else []
+        if not rows:
+            raise ComputerNotFound()
+        return _computer(rows[0])
+
+    async def list(
+        self, principal: Principal, *, status: Sequence[ComputerStatus], template: str | None, cursor: str | None, limit: int
+    ) -> ComputerPage:
+        """Newest first; without a status, those that aren't deleted."""
+        principal.require("computers.read")
+        before = decode_cursor(cursor) if cursor is not None else None
+        async with self._core.database.connection() as connection:
+            rows = await self._rows(
+                connection, principal, statuses=tuple(status) or _PRESENT, template_id=template, before=before, count=limit + 1
+            )
+        following = encode_cursor(str(rows[limit - 1]["id"])) if len(rows) > limit else None
+        return ComputerPage(items=tuple(_computer(row) for row in rows[:limit]), next_cursor=following)
+
+    async def members(self, principal: Principal, computer_id: str, cursor: str | None, limit: int) -> SessionPage:
+        """Its Sessions, closed ones too, newest first. Needs `sessions.read` as well."""
+        principal.require("computers.read")
+        principal.require("sessions.read")
+        async with self._core.database.connection() as connection:
+            await _known(connection, principal, computer_id)
+            return await self._sessions.on_computer(connection, principal, computer_id, cursor, limit)
+
+    async def hibernate(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Reply:
+        """Put it to sleep now, whatever its Agents' periods say; one that doesn't run stays as it is [C6].
+
+        Raises `ComputerBusy` when somebody works on it or is about to, `ComputerDeleting`, `ComputerNotFound`.
+        """
+
+        async def work(connection: Connection, effects: Effects) -> Any:
+            await self._sleeping.hibernate(connection, effects, computer_id)
+
+        return await self._change(principal, "hibernate", computer_id, idempotency_key, work)
+
+    async def wake(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Reply:
+        """Have it run; without a Turn it sleeps again after its Agents' periods, without a Session it is stopped a minute later [C6].
+
+        Raises `CapacityUnavailable` when no worker has room for it, `ComputerDeleting`, `ComputerNotFound`.
+        """
+
+        async def work(connection: Connection, effects: Effects) -> Any:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            require_available(computer)
+            await computers.keep_awake(connection, id=computer_id, seconds=KEPT_SECONDS)
+            residency = computer["residency"]
+            if residency in ("cold", "unavailable", "hibernated"):
+                worker = await self._processes.room(connection, computer)
+                if worker is None:
+                    raise CapacityUnavailable()
+                if residency != "hibernated":
+                    await computers.begin_start(connection, id=computer_id, worker_id=worker)
+                    effects.computers.add(computer_id)
+            if residency in ("hibernated", "hibernating"):
+                await self._sleeping.wake(connection, effects, computer_id)
+            await self._notify(connection, effects, computer_id)
+
+        return await self._change(principal, "wake", computer_id, idempotency_key, work)
+
+    async def delete(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Reply:
+        """Delete it with all its files. Idempotent; the receipt says `deleting` until nothing of it is left on its host [C9].
+
+        Raises `ComputerBusy` while a Session on it isn't closed, `ComputerNotFound`.
+        """
+
+        async def work(connection: Connection, effects: Effects) -> Any:
+            computer = await computers.lock_computer(connection, id=computer_id)
+            await self._deletions.begin(connection, effects, computer)
+
+        return await self._change(principal, "delete", computer_id, idempotency_key, work)
+
+    async def _change(self, principal: Principal, how: str, computer_id: str, key: str | None, change: Any) -> Reply:
+        principal.require("computers.write")
+        retry = retry_of(principal, f"computers.{how}", computer_id, key, {})
+
+        async def work(connection: Connection, effects: Effects) -> Reply:
+            await _known(connection, principal, computer_id)
+            earlier = await retry.claim(connection)
+            if earlier is not None:
+                return earlier
+            await change(connection, effects)
+            row = await computers.computer_row(connection, id=computer_id)
+            receipt = {"computer_id": computer_id, "status": row["status"], "residency": row["residency"]}
+            return await retry.remember(connection, jsontext.dumps(receipt), None)
+
+        return await self._core.write(f"{how}_computer", work)
+
+    async def _insert(
+        self, connection: Connection, principal: Principal, deployment_id: str, template: TemplateManifest, key: str | None
+    ) -> str:
+        while True:
+            computer_id = new_id()
+            made = await computers.create_computer(
+                connection,
+                id=computer_id,
+                environment_id=principal.environment_id,
+                deployment_id=deployment_id,
+                template_id=template.id,
+                template=jsontext.dumps(to_wire(template)),
+                made_of=made_of(template),
+                cpu=template.cpu,
+                memory=template.memory,
+                key=key,
+            )
+            if made is not None:
+                return computer_id
+            occupant = await computers.computer_by_key(
+                connection, environment_id=principal.environment_id, template_id=template.id, key=key
+            )
+            if occupant is not None:  # else its Computer was deleted just now
+                raise ComputerKeyConflict(computer_id=str(occupant))
+
+    async def _template(self, connection: Connection, principal: Principal, template: str) -> tuple[str, TemplateManifest]:
+        row = await deployments.current_deployment(connection, environment_id=principal.environment_id)
+        if row is None:
+            raise NoCurrentDeployment()
+        manifest = self._manifests.of(str(row["id"]), row["manifest"])
+        for found in manifest.templates:
+            if found.id == template:
+                return str(row["id"]), found
+        raise TemplateNotFound(f"The Deployment has no Template {template!r}.")
+
+    async def _notify(self, connection: Connection, effects: Effects, computer_id: str) -> None:
+        """Another control plane may have its worker."""
+        member = await computers.some_member(connection, computer_id=computer_id)
+        if member is not None:
+            effects.guests.add(str(member))
+
+    async def _rows(
+        self,
+        connection: Connection,
+        principal: Principal,
+        *,
+        statuses: Sequence[str],
+        count: int,
+        id: str | None = None,
+        template_id: str | None = None,
+        before: str | None = None,
+    ) -> list[Any]:
+        rows: list[Any] = await computers.list_computers(
+            connection,
+            environment_id=principal.environment_id,
+            id=id,
+            statuses=list(statuses),
+            template_id=template_id,
+            before=before,
+            count=count,
+        )
+        return rows
+
+
+async def _known(connection: Connection, principal: Principal, computer_id: str) -> Any:
+    """The row of a Computer of this Environment. Raises `ComputerNotFound`."""
+    row = None
+    if is_id(computer_id):
+        row = await computers.computer_in_environment(connection, id=computer_id, environment_id=principal.environment_id)
+    if row is None:
+        raise ComputerNotFound()
+    return row
+
+
+def _computer(row: Any) -> Computer:
+    def at(name: str) -> Any:
+        return UNSET if row[name] is None else render.time_text(row[name])
+
+    error: Any = UNSET
+    if row["error"] is not None:
+        stored = jsontext.loads(row["error"])
+        error = ErrorInfo(code=stored["code"], message=stored.get("message", UNSET))
+    return Computer(
+        id=ComputerId(str(row["id"])),
+        deployment_id=DeploymentId(str(row["deployment_id"])),
+        template=row["template_id"],
+        status=row["status"],
+        residency=row["residency"],
+        explicit=row["explicit"],
+        cpu=row["cpu"],
+        memory=row["memory"],
+        open_sessions=row["open_sessions"],
+        created_at=render.time_text(row["created_at"]),
+        key=UNSET if row["key"] is None else row["key"],
+        slept_at=at("slept_at"),
+        delete_after=at("delete_after"),
+        deleted_at=at("deleted_at"),
+        error=error,
+    )
