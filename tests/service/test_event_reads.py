@@ -181,3 +181,34 @@ async def test_a_stream_from_beyond_the_end_is_refused(database: str, tmp_path: 
             assert await anext(batches) == []
         with pytest.raises(InvalidCursor):
             await anext(aiter(h.plane.events.follow(h.principal, session, last + 1)))
+
+
+async def test_readers_of_timelines_leave_connections_to_everybody_else(
+    database: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many read at once, and however long it takes them (UD-52): no request of others finds the database "away"."""
+    async with house(database, tmp_path) as h:
+        session, _ = await h.warm()
+        go_on, full = asyncio.Event(), asyncio.Event()
+        reading = most = 0
+        read = events.events_after
+
+        async def slow(connection: Any, **rest: Any) -> Any:
+            nonlocal reading, most
+            reading += 1
+            most = max(most, reading)
+            full.set()
+            await go_on.wait()
+            reading -= 1
+            return await read(connection, **rest)
+
+        monkeypatch.setattr(events, "events_after", slow)
+        async with asyncio.timeout(60):
+            pages = [asyncio.create_task(h.plane.events.page(h.principal, session, 0, 1000)) for _ in range(50)]
+            await full.wait()
+            for _ in range(20):  # each needs a connection, while all who read timelines keep theirs
+                assert (await h.session(session))["status"] == "open"
+            go_on.set()
+            found = await asyncio.gather(*pages)
+        assert len({bytes(page) for page in found}) == 1
+        assert most <= 2

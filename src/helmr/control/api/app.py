@@ -82,6 +82,7 @@ class Api:
             await self._refuse(exchange, ShuttingDown())
         except SlowReader:
             self._metrics.dropped.inc()
+            exchange.cut()
         except Exception:
             self._metrics.failures.inc()
             log.exception("request_failed", request_id=exchange.request_id, route=None if route is None else route.name)

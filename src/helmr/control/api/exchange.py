@@ -7,7 +7,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from helmr.control.api.problems import PROBLEM_JSON, problem
 from helmr.protocol.errors import HelmrError, InvalidRequest, RequestTooLarge
@@ -28,6 +28,8 @@ REPLY = "helmr.reply"
 
 JSON = b"application/json"
 CLOSE = (b"connection", b"close")
+CUT: Final = "helmr.cut"
+"""ASGI extension of our listener: breaks off a reply whose reader is not waited for any longer."""
 _NO_STORE = (b"cache-control", b"no-store")
 _PRINTABLE = re.compile(rb"[ -~]{1,512}")
 _READ_ONCE = frozenset({b"authorization", b"idempotency-key", b"content-length", b"last-event-id"})
@@ -170,6 +172,12 @@ class Exchange:
                     if message["type"] != "http.request" or not message.get("more_body"):
                         return
                     left -= len(message.get("body", b""))
+
+    def cut(self) -> None:
+        """Break the reply off, where the server can; else it does so once the application returns."""
+        cut: Callable[[], None] | None = self.scope.get("extensions", {}).get(CUT)
+        if cut is not None:
+            cut()
 
     def _check_declared(self, limit: int) -> None:
         text = self.header.get(b"content-length")

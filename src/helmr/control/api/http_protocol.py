@@ -2,6 +2,7 @@
 
 Parsing, pipelining, upgrades, flow control and shutdown are uvicorn's. Ours are: a whole reply leaves in one write, a connection has one
 timer for its idleness instead of one for each reply, and those who wait are called when their client goes, without a task that watches.
+A connection works on its next request only once its client has taken the replies before it, so that it holds one reply, not a pipeline.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from helmr.control.api.exchange import REPLY
+from helmr.control.api.exchange import CUT, REPLY
 from helmr.control.api.presence import ON_GONE
+from helmr.control.api.unsent import Unsent
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
@@ -27,7 +29,12 @@ JOINED_BYTES: Final = 64 * 1024
 class HttpProtocol(HttpToolsProtocol):
     """One connection of a client, or the beginning of a worker's link."""
 
+    unsent = Unsent()
+    """What all connections of the process hold for readers that are slow."""
+
     _touched_at = 0.0
+    _running: _Cycle | None = None
+    """The last request that was begun; later ones may wait in the pipeline."""
     _defaults: list[tuple[bytes, bytes]] | None = None
     _default_lines = b""
 
@@ -41,13 +48,28 @@ class HttpProtocol(HttpToolsProtocol):
         return self._default_lines
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.unsent.discard(self.transport)
+        running = self._running
+        if running is not None and not running.response_complete:
+            # uvicorn tells the request that came last, which in a pipeline is not the one that is being answered.
+            running.disconnected = True
+            running.message_event.set()
         super().connection_lost(exc)
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
-        cycle = cast("_Cycle | None", self.cycle)
-        if cycle is not None and cycle.disconnected and cycle.gone is not None:
-            cycle.gone()
+        if running is not None and running.disconnected and running.gone is not None:
+            running.gone()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unsent.add(self.transport, self._running.written if self._running is not None else 0)
+
+    def resume_writing(self) -> None:
+        self.unsent.discard(self.transport)
+        super().resume_writing()
+        if self._running is not None and self._running.response_complete and not self.transport.is_closing():
+            self._go_on()
 
     def on_headers_complete(self) -> None:
         """Start the application on a request whose body may still be coming."""
@@ -64,27 +86,38 @@ class HttpProtocol(HttpToolsProtocol):
         scope["path"] = urllib.parse.unquote(path) if "%" in path else path
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
-        before, app = cast("_Cycle | None", self.cycle), cast("Any", self).app
+        before, app = self._running, cast("Any", self).app
         cycle = _Cycle(self, keep_alive=version != "1.0" and parser.should_keep_alive())
-        scope["extensions"] = {ON_GONE: cycle.on_gone, REPLY: cycle.reply}
+        scope["extensions"] = {ON_GONE: cycle.on_gone, REPLY: cycle.reply, CUT: cycle.cut}
         self.cycle = cycle
-        if before is None or before.response_complete:
-            self._start_asgi_task(cycle, app)
+        if not self.pipeline and (before is None or before.response_complete) and not self.flow.write_paused:
+            self._begin(cycle, app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, app))
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, if it came already; else the connection is idle."""
+        """Called when a whole reply was written, whether its reader took it or not."""
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
+        if not self.transport.is_closing() and not self.flow.write_paused:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Go on with the next request, if it came already; else the connection is idle."""
         self._unset_keepalive_if_required()
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self._begin(*cast("tuple[_Cycle, Any]", self.pipeline.pop()))
         elif self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def handle_websocket_upgrade(self) -> None:
+        self.unsent.discard(self.transport)
+        super().handle_websocket_upgrade()
+
+    def _begin(self, cycle: _Cycle, app: Any) -> None:
+        self._running = cycle
+        self._start_asgi_task(cycle, app)
 
     def _unset_keepalive_if_required(self) -> None:
         """Called at each sign of life: the timer stays, and finds out when it rings."""
@@ -123,6 +156,8 @@ class _Cycle(RequestResponseCycle):
         )
         self._protocol = protocol
         self._head = b""
+        self.written = 0
+        """Bytes of the last piece that was given to the transport."""
         self.gone: Callable[[], None] | None = None
 
     def on_gone(self, callback: Callable[[], None] | None) -> None:
@@ -143,6 +178,11 @@ class _Cycle(RequestResponseCycle):
         self._continue(body, False)
         return True
 
+    def cut(self) -> None:
+        """Break the reply off: nothing more of it is sent, also not what still waits for its reader."""
+        self.disconnected = True
+        self.transport.abort()
+
     async def send(self, message: ASGISendEvent) -> None:
         """ASGI's `send`. Raises `RuntimeError` for messages out of order, wrong lengths and headers that break the framing."""
         if self.flow.write_paused and not self.disconnected:
@@ -156,6 +196,9 @@ class _Cycle(RequestResponseCycle):
         elif not self.response_complete:
             self._expect(told, "http.response.body")
             self._continue(told.get("body", b""), bool(told.get("more_body", False)))
+            if self.flow.write_paused and not self.response_complete:
+                # Whoever makes the next piece holds it; better not to make it yet.
+                await self.flow.drain()
         else:
             raise RuntimeError(f"The reply is complete, and {told['type']} was sent.")
 
@@ -198,6 +241,11 @@ class _Cycle(RequestResponseCycle):
         if self.scope["method"] == "HEAD":
             self.expected_content_length = 0
             body = b""
+        elif self.chunked_encoding and len(body) > JOINED_BYTES:
+            self.written = len(body)
+            for part in (b"%x\r\n" % len(body), body, b"\r\n" if more else b"\r\n0\r\n\r\n"):
+                self.transport.write(part)
+            body = b""
         elif self.chunked_encoding:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
         else:
@@ -210,6 +258,7 @@ class _Cycle(RequestResponseCycle):
         elif head:
             body = head + body
         if body:
+            self.written = len(body)
             self.transport.write(body)
         if more:
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from helmr.control.service import render
 from helmr.control.service.authority import session_of
@@ -24,6 +26,9 @@ _FOLLOW_BYTES: Final = 256 << 10
 class Events:
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._reading: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By Environment: the readers of its timelines, who may be a thousand and all behind, share a quarter of the connections, so that
+        everybody else's requests find one (UD-52)."""
 
     async def page(self, principal: Principal, session_id: str, after: int, limit: int) -> bytes:
         """An EventPage's JSON. Bounded by `limit` and by 4 MiB, but always at least one event when there is one."""
@@ -79,7 +84,10 @@ class Events:
         self, principal: Principal, session_id: str, after: int, limit: int, size: int, *, beyond: bool = False
     ) -> tuple[list[StoredEvent], Any, bool]:
         state = None
-        async with self._core.database.connection() as connection:
+        turn = self._reading.get(principal.environment_id)
+        if turn is None:
+            turn = self._reading[principal.environment_id] = asyncio.Semaphore(max(1, self._core.database.size // 4))
+        async with turn, self._core.database.connection() as connection:
             if is_id(session_id):
                 state = await events.timeline_state(connection, session_id=session_id, environment_id=principal.environment_id)
             if state is None:

@@ -50,7 +50,7 @@ def database_errors() -> Generator[None]:
         # An InterfaceError by inheritance, but it says that a value can't be encoded: the caller's fault, not the database's.
         raise
     except _AWAY as error:
-        raise DatabaseUnavailable(f"The database is away: {error or type(error).__name__}.") from error
+        raise DatabaseUnavailable(f"The database is away: {str(error) or type(error).__name__}.") from error
 
 
 class Database:
@@ -64,6 +64,11 @@ class Database:
         self._acquire_seconds = acquire_seconds
         self._command_seconds = command_seconds
         self._pool: Any = None
+
+    @property
+    def size(self) -> int:
+        """How many connections the pool has at most."""
+        return self._size
 
     async def start(self) -> None:
         """Open the pool. Raises `DatabaseUnavailable`."""
