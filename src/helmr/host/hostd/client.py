@@ -6,16 +6,20 @@ import asyncio
 import json
 import os
 import socket
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from helmr.protocol.manifest import ImageManifest, TemplateManifest
 from helmr.protocol.wire import to_wire
 
 Notify = Callable[[str, Mapping[str, Any]], None]
 """Called in the event loop with the name and the members of each notification."""
+
+_DESCRIPTORS: Final = 8
+"""The most that come with one read."""
 
 
 class HostdRefused(Exception):
@@ -151,7 +155,7 @@ class HostdClient:
 
     def _readable(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._stream, 1 << 16, 8)
+            data, descriptors = _receive(self._stream)
         except BlockingIOError:
             return
         except OSError as error:
@@ -209,6 +213,18 @@ class _Passed(dict[str, Any]):
     def __init__(self, reply: Mapping[str, Any], stream: socket.socket) -> None:
         super().__init__(reply)
         self.stream = stream
+
+
+def _receive(stream: socket.socket) -> tuple[bytes, array[int]]:
+    """Bytes and descriptors. These are not for the processes that we start: a hostd outlives its worker, and would keep the streams of
+    supervisors open after the worker's end. (`socket.recv_fds` has a parameter for that, and ignores it.)"""
+    descriptors = array("i")
+    space = socket.CMSG_SPACE(_DESCRIPTORS * descriptors.itemsize)
+    data, ancillary, _, _ = stream.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, passed in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(passed[: len(passed) - len(passed) % descriptors.itemsize])
+    return data, descriptors
 
 
 async def _connect_short(stream: socket.socket, path: Path) -> None:
