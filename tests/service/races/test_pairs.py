@@ -2,8 +2,9 @@
 after the other. [S6]-[S21], [E1], [E2], [Q4], I1-I5; the rules themselves are proved elsewhere, for one operation at a time.
 
 Each pair runs on two Sessions alike: on one the second begins when the first has ended, on the other both wait for the row and are let in
-in that order. Receipts, refusals, timelines and rows must be equal. A first operation of several transactions (a settlement with open
-messages, the end of a process) may be overtaken between them: then the other order's outcome is right too.
+in that order. Receipts, refusals, timelines and rows must be equal. PostgreSQL hands a row on in the order of the queue nearly always, not
+always: the other order's outcome is right too. A first operation of several transactions (a settlement with open messages, the end of a
+process) may also be overtaken between them.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ async def test_two_operations_that_meet_do_what_they_do_one_after_the_other(data
             for _ in range(rounds(1, soak=10)):
                 met = await _meet(h, r, STATES[state], first, second)
                 right = [await _one_after_the_other(h, STATES[state], first, second)]
-                if first in SEVERAL and met != right[0]:
+                if met != right[0]:
                     right.append(await _one_after_the_other(h, STATES[state], second, first))
+                if first in SEVERAL and met not in right:
                     met, right = _outline(met), [_outline(seen) for seen in right]
-                assert met in right, f"{state}: {first.__name__}, then {second.__name__}"
+                assert met in right, f"{state}: {first.__name__}, then {second.__name__}: {_difference(met, right[0])}"
         assert told_once(h)
 
 
@@ -120,6 +122,11 @@ async def _seen(h: House, s: Stage, codes: dict[str, str]) -> Any:
         "of the Turn": [pair for pair, event in zip(told, events, strict=True) if str(event["turn_id"]) == s.turn],
         "of the Session": [pair for pair in told if pair[0] in _OF_THE_SESSION],
     }
+
+
+def _difference(met: Any, right: Any) -> str:
+    """What alone differs, since whole outcomes are too long to be read."""
+    return "; ".join(f"{name} is {met[name]}, not {right[name]}" for name in met if met[name] != right[name])
 
 
 def _outline(seen: Any) -> Any:
