@@ -14,6 +14,7 @@ from tests.service.scripted import house
 from helmr.control.service import faults
 from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.protocol.errors import DatabaseUnavailable
+from helmr.protocol.link import control
 
 pytestmark = pytest.mark.anyio
 
@@ -181,3 +182,33 @@ async def test_nothing_of_a_control_plane_goes_on_after_its_stop_though_the_data
             assert (await h.turn(session, turn))["status"] == "completed"
         finally:
             await h.plane.stop()
+
+
+async def test_a_computer_that_could_not_be_attached_is_tried_again(database, tmp_path):
+    """I6, I8: a supervisor that was silent when it was asked for its stream; its Turn goes on, and its Computer stays leased."""
+    async with house(database, tmp_path) as h:
+        session, process = await h.warm()
+        turn = (await h.enqueue(session))["id"]
+        await process.began(turn)
+        attach, refused = h.host._computer_attach, []
+
+        def silent(said):
+            refused.append(said["slot"])
+            error = {"code": "supervisor_silent", "message": "It did not connect."}
+            h.host.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="failed", error=error))
+
+        h.host._computer_attach = silent
+        h.host.disconnect()
+        h.host.connect()
+        for tries in (1, 2):
+            async with asyncio.timeout(5):
+                while len(refused) < tries:
+                    h.plane.links.poke()
+                    await asyncio.sleep(0.005)  # the link's other end gives this test no event
+        h.host._computer_attach = attach
+        process.settle(turn, result="after all")
+        async with asyncio.timeout(5):
+            while not h.host.slots:
+                h.plane.links.poke()
+                await asyncio.sleep(0.005)
+        assert (await h.turn(session, turn))["result"] == "after all"

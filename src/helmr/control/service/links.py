@@ -261,6 +261,8 @@ class Links:
         if seat is not None and seat.fence == fence:
             self.dispatcher.roster.remove_seat(seat)
             end.seats.pop(seat.slot, None)
+            if state == "failed":
+                end.unattached.add(computer_id)
         if state == "failed":
             await self._processes.computer_failed(computer_id, fence, error)
         else:
@@ -390,5 +392,8 @@ class Links:
         for row in rows:
             if row["residency"] in ("starting", "hibernating", "waking") or row["status"] == "deleting":
                 self._tell(end, row)
+            elif row["residency"] == "running" and str(row["id"]) in end.unattached and end.seat_of(str(row["id"])) is None:
+                end.unattached.discard(str(row["id"]))
+                await self._attach(end, str(row["id"]), row["fence"])
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)

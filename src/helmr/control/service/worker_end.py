@@ -44,6 +44,8 @@ class WorkerEnd:
         self.early: dict[int, list[bytes]] = {}
         self.told: dict[str, int] = {}
         """By Computer: the number of the last move that was told. A row that was read before a later move says nothing new."""
+        self.unattached: set[str] = set()
+        """Its Computers that run and could not be attached: each is tried again, and leased by that, so that it goes on (I6, I8)."""
         self.asleep: set[str] = set()
         """Its Computers that sleep: leased like those that run, so that they can wake at once."""
         self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}
