@@ -56,7 +56,6 @@ from helmr.control.upkeep.hibernation import Hibernation
 from helmr.control.upkeep.idle_close import IdleClose
 from helmr.control.upkeep.linked import Linked
 from helmr.control.upkeep.lost_workers import LostWorkers
-from helmr.control.upkeep.orphans import Orphans
 from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.receipts import OldReceipts
@@ -70,7 +69,7 @@ from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
-    Closings, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, Orphans, PayloadExpiry, Placement, Transits,
+    Closings, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry, Placement, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, Overdue)

@@ -16,7 +16,7 @@ from helmr.control.service.principals import Principal, ensure_environment, sess
 from helmr.control.service.render import time_text
 from helmr.control.upkeep.computers import ComputerExpiry
 from helmr.control.upkeep.linked import Linked
-from helmr.control.upkeep.orphans import Orphans
+from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.transits import Transits
 from helmr.protocol.errors import (
@@ -667,7 +667,7 @@ async def test_a_process_of_a_computer_that_is_gone_is_settled_though_whoever_no
                         await asyncio.sleep(0.001)  # the plane tries again by itself
                 await h.plane.stop()
             await take_over(h, tmp_path)
-            await Orphans(h.plane).run()
+            await LostWorkers(h.plane).run()
             async with asyncio.timeout(5):
                 async for _ in h.plane.events.follow(h.principal, session, 0):
                     pass

@@ -15,7 +15,6 @@ from helmr.control.upkeep.closings import Closings
 from helmr.control.upkeep.deadlines import Deadlines
 from helmr.control.upkeep.linked import Linked
 from helmr.control.upkeep.lost_workers import LostWorkers
-from helmr.control.upkeep.orphans import Orphans
 from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
 from helmr.objects.folder import FolderStore
@@ -65,6 +64,6 @@ async def take_over(h: House, tmp_path: Path) -> ControlPlane:
 
 async def duties(plane: ControlPlane) -> None:
     """One round of the periodic duties that find what a dead control plane left undone (I6)."""
-    for duty in (Deadlines, Overdue, Closings, Placement, Linked, LostWorkers, Orphans):
+    for duty in (Deadlines, Overdue, Closings, Placement, Linked, LostWorkers):
         await duty(plane).run()
     await quiet(plane)

@@ -48,11 +48,6 @@ SELECT id, computer_id, channel FROM sessions WHERE end_deadline_at IS NOT NULL 
 -- What a Computer's Sessions should know: those with a process.
 SELECT * FROM sessions WHERE computer_id = :computer_id AND process <> 'none' ORDER BY id;
 
--- name: orphans(count)
--- Processes of Computers that don't run any more.
-SELECT s.id, s.channel, s.process, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
-WHERE c.residency IN ('cold', 'unavailable') AND s.process <> 'none' LIMIT :count;
-
 -- name: alive_session(id)^
 SELECT * FROM sessions WHERE id = :id AND process <> 'none';
 
@@ -70,8 +65,8 @@ UPDATE sessions SET recovery_reason = :recovery_reason WHERE id = :id;
 
 -- name: stranded(count)
 -- Processes of Computers that don't run any more: whoever noted that the Computer was lost died before it said so of them [S14], I8.
-SELECT s.id, s.channel, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
-WHERE c.residency IN ('cold', 'unavailable') AND c.status <> 'deleted' AND s.process <> 'none' LIMIT :count;
+SELECT s.id, s.channel, s.process, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
+WHERE c.residency IN ('cold', 'unavailable') AND s.process <> 'none' LIMIT :count;
 
 -- name: running_without_lease()$
 -- Turns that read `running` although nobody has a lease on their Computer: more than a moment long only while a host is being given up.
