@@ -78,8 +78,8 @@ def mounts_naming(text: str) -> list[str]:
 
 
 def cgroups_naming(text: str) -> list[str]:
-    """cgroups with `text` in their name."""
-    return [str(path) for path in Path("/sys/fs/cgroup").rglob(f"*{text}*") if path.is_dir()]
+    """cgroups with `text` in their name. Those that come or go meanwhile, as others' do all the time, are passed over."""
+    return [os.path.join(folder, name) for folder, names, _ in os.walk("/sys/fs/cgroup") for name in names if text in name]
 
 
 def descriptors(pid: int) -> int:
