@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from helmr.protocol import errors
 from helmr.protocol.reference import PAGES, TURN_CODES
 from helmr.protocol.states import EventKind, HoldKind, StopCause
 from helmr.protocol.timeline import TIMELINE, misfits
@@ -19,6 +20,12 @@ DOCS = Path(__file__).parents[3] / "docs" / "reference"
 def test_the_page_is_current(page: str) -> None:
     """`python -m helmr.protocol.reference PAGE > docs/reference/PAGE.md` writes it anew."""
     assert (DOCS / f"{page}.md").read_text(encoding="utf-8") == PAGES[page]()
+
+
+def test_every_error_is_imported_from_one_place() -> None:
+    """STYLE 10: the tree is drawn once, and a module of a branch is nobody's import."""
+    assert sorted(kind.__name__ for kind in errors.declared()) == sorted(set(errors.__all__) - {"HelmrError", "by_code", "declared"})
+    assert {kind for kind in errors.declared() if getattr(errors, kind.__name__) is not kind} == set()
 
 
 def test_every_kind_of_event_is_declared_in_the_order_of_the_vocabulary() -> None:

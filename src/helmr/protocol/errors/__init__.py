@@ -1,0 +1,231 @@
+"""Every error with a stable code, declared once: server, client, guest and docs share this tree.
+
+    HelmrError
+    ├── Refused              the request reached the system, which said no
+    │   ├── Malformed            400, 413, 422: mend the request
+    │   ├── Unauthorized         401, 403
+    │   ├── Missing              404: unknown, or of another Environment [O1]
+    │   ├── Conflict             409: the state forbids it now
+    │   ├── Gone                 410
+    │   └── Unavailable          429, 503: try again
+    ├── AuthoringError       raised in Agent code by the SDK
+    ├── PublishError         a project that can't be deployed
+    ├── SetupError           this machine, or its configuration, can't run what was asked
+    └── ClientError          raised by the client alone, before or without an answer
+
+The docstring of a class is its default message; `hint` says what to do. One module for each branch; all is imported from here.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: I001  (the order of the imports is the order of the tree, which the table of the docs follows)
+from helmr.protocol.errors.root import HelmrError, InternalError, Refused
+from helmr.protocol.errors.requests import (
+    AnswerInvalid,
+    ContentInvalid,
+    ContentKindUnsupported,
+    ContentLimitExceeded,
+    DigestMismatch,
+    EnvironmentRequired,
+    InputEmpty,
+    InvalidCursor,
+    InvalidRequest,
+    InvalidValue,
+    ListingInvalid,
+    Malformed,
+    RequestTooLarge,
+    RequestTooSlow,
+    RootSessionRequired,
+    UnknownField,
+)
+from helmr.protocol.errors.access import Forbidden, Unauthenticated, Unauthorized
+from helmr.protocol.errors.missing import (
+    AgentNotFound,
+    BlobNotFound,
+    ComputerNotFound,
+    DeploymentNotFound,
+    HoldNotFound,
+    MethodNotAllowed,
+    Missing,
+    QuestionNotFound,
+    RouteNotFound,
+    SessionNotFound,
+    TemplateNotFound,
+    TurnNotFound,
+)
+from helmr.protocol.errors.conflicts import (
+    BaseMismatch,
+    CapacityWaitBlocked,
+    ChannelUnavailable,
+    ComputerBusy,
+    ComputerDeleting,
+    ComputerKeyConflict,
+    ComputerMismatch,
+    Conflict,
+    CursorExpired,
+    DelegationLimit,
+    HoldNotReleasable,
+    IdempotencyConflict,
+    MessageClosed,
+    NoCurrentDeployment,
+    QuestionAlreadyResponded,
+    QuestionCancelled,
+    SessionKeyConflict,
+    SessionNotClosed,
+    SessionNotOpen,
+    TurnNotRunning,
+    TurnStopping,
+)
+from helmr.protocol.errors.unavailable import AdmissionUnavailable, CapacityUnavailable, DatabaseUnavailable, ShuttingDown, Unavailable
+from helmr.protocol.errors.authoring import (
+    AskCancelled,
+    AuthoringError,
+    McpPolicyError,
+    MessageHandlerRegistered,
+    MessageRejected,
+    RegistrationClosed,
+    ResponseAlreadyStaged,
+    SchemaError,
+    TurnCancelled,
+    TurnSettling,
+)
+from helmr.protocol.errors.publishing import DefinitionInvalid, ImageFailed, ImageUnsupported, ImportFailed, PublishError
+from helmr.protocol.errors.machine import (
+    AlreadyRunning,
+    FolderUnusable,
+    MigrationFailed,
+    NotConfigured,
+    PortInUse,
+    PostgresFailed,
+    PostgresMissing,
+    PostgresVersionMismatch,
+    SetupError,
+)
+from helmr.protocol.errors.client import (
+    AgentMismatch,
+    ClientError,
+    ConfigurationMissing,
+    ConnectionFailed,
+    DeploymentMismatch,
+    RequestTimedOut,
+    UnreadableAnswer,
+)
+
+__all__ = [
+    "AdmissionUnavailable",
+    "AgentMismatch",
+    "AgentNotFound",
+    "AlreadyRunning",
+    "AnswerInvalid",
+    "AskCancelled",
+    "AuthoringError",
+    "BaseMismatch",
+    "BlobNotFound",
+    "CapacityUnavailable",
+    "CapacityWaitBlocked",
+    "ChannelUnavailable",
+    "ClientError",
+    "ComputerBusy",
+    "ComputerDeleting",
+    "ComputerKeyConflict",
+    "ComputerMismatch",
+    "ComputerNotFound",
+    "ConfigurationMissing",
+    "Conflict",
+    "ConnectionFailed",
+    "ContentInvalid",
+    "ContentKindUnsupported",
+    "ContentLimitExceeded",
+    "CursorExpired",
+    "DatabaseUnavailable",
+    "DefinitionInvalid",
+    "DelegationLimit",
+    "DeploymentMismatch",
+    "DeploymentNotFound",
+    "DigestMismatch",
+    "EnvironmentRequired",
+    "FolderUnusable",
+    "Forbidden",
+    "HelmrError",
+    "HoldNotFound",
+    "HoldNotReleasable",
+    "IdempotencyConflict",
+    "ImageFailed",
+    "ImageUnsupported",
+    "ImportFailed",
+    "InputEmpty",
+    "InternalError",
+    "InvalidCursor",
+    "InvalidRequest",
+    "InvalidValue",
+    "ListingInvalid",
+    "Malformed",
+    "McpPolicyError",
+    "MessageClosed",
+    "MessageHandlerRegistered",
+    "MessageRejected",
+    "MethodNotAllowed",
+    "MigrationFailed",
+    "Missing",
+    "NoCurrentDeployment",
+    "NotConfigured",
+    "PortInUse",
+    "PostgresFailed",
+    "PostgresMissing",
+    "PostgresVersionMismatch",
+    "PublishError",
+    "QuestionAlreadyResponded",
+    "QuestionCancelled",
+    "QuestionNotFound",
+    "Refused",
+    "RegistrationClosed",
+    "RequestTimedOut",
+    "RequestTooLarge",
+    "RequestTooSlow",
+    "ResponseAlreadyStaged",
+    "RootSessionRequired",
+    "RouteNotFound",
+    "SchemaError",
+    "SessionKeyConflict",
+    "SessionNotClosed",
+    "SessionNotFound",
+    "SessionNotOpen",
+    "SetupError",
+    "ShuttingDown",
+    "TemplateNotFound",
+    "TurnCancelled",
+    "TurnNotFound",
+    "TurnNotRunning",
+    "TurnSettling",
+    "TurnStopping",
+    "Unauthenticated",
+    "Unauthorized",
+    "Unavailable",
+    "UnknownField",
+    "UnreadableAnswer",
+    "by_code",
+    "declared",
+]
+
+
+def declared() -> list[type[HelmrError]]:
+    """Every declared error, in the order of the tree; the docs and the client are made from it."""
+    found: list[type[HelmrError]] = []
+
+    def walk(kind: type[HelmrError]) -> None:
+        for child in kind.__subclasses__():
+            if child.__module__.startswith(f"{__name__}."):
+                found.append(child)
+                walk(child)
+
+    walk(HelmrError)
+    return found
+
+
+def by_code() -> dict[str, type[HelmrError]]:
+    """The class for each code: the most specific one that declares it."""
+    table: dict[str, type[HelmrError]] = {}
+    for kind in declared():
+        if "code" in vars(kind) and kind.code not in table:
+            table[kind.code] = kind
+    return table

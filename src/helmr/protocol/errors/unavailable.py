@@ -1,0 +1,39 @@
+"""429, 503: try again."""
+
+from __future__ import annotations
+
+from helmr.protocol.errors.root import Refused
+
+
+class Unavailable(Refused):
+    """Not now; try again."""
+
+    status, retryable = 503, True
+
+
+class AdmissionUnavailable(Unavailable):
+    """The Environment's admission rate is used up."""
+
+    code, status = "admission_unavailable", 429
+    hint = "Retry after the seconds that Retry-After names, with the same idempotency key."
+
+
+class DatabaseUnavailable(Unavailable):
+    """The database is away."""
+
+    code = "database_unavailable"
+    hint = "Retry with the same idempotency key; accepted work is not lost."
+
+
+class CapacityUnavailable(Unavailable):
+    """No worker has room for the Computer now, or its own one is away."""
+
+    code = "capacity_unavailable"
+    hint = "Hibernate a Computer or close Sessions that nobody needs, or add a worker."
+
+
+class ShuttingDown(Unavailable):
+    """This control plane is stopping."""
+
+    code = "shutting_down"
+    hint = "Retry; another control plane answers, or this one after its restart."
