@@ -17,7 +17,8 @@ from helmr.control.service.deletions import Deletions
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.guests import Seat
 from helmr.control.service.processes import Processes
-from helmr.control.service.sleeping import ASLEEP, Sleeping
+from helmr.control.service.reconciling import Reconciling
+from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import computers, processes
 from helmr.protocol import jsontext
@@ -25,8 +26,6 @@ from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
 from helmr.protocol.link import PROTOCOL, Link, control
 
-_PRESENT: Final = ("starting", "running", *ASLEEP)
-"""Where a Computer may be while a worker has processes of it."""
 _WAYS: Final = {
     "starting": "computer.start",
     "hibernating": "computer.sleep",
@@ -69,6 +68,7 @@ class Links:
         self._poking = Coalesced(self.background, "poke")
         self.on_worker: Callable[[], None] = lambda: None
         """Called when a worker has said hello: what waited for one may go on."""
+        self._reconciling = Reconciling(core, work, sleeping, deletions, self)
         dispatcher.move_computer = self.move_computer
 
     def open(self, worker: str, link: Link) -> WorkerEnd:
@@ -96,7 +96,7 @@ class Links:
         if row is not None and row["worker_id"] is not None:
             end = self._ends.get(str(row["worker_id"]))
             if end is not None:
-                self._tell(end, row)
+                self.tell(end, row)
 
     async def rest(self) -> None:
         """Stop the running Computers here whose Sessions are all closed and gone: they hold capacity for nobody. Their files stay [C10]."""
@@ -173,44 +173,9 @@ class Links:
         end.link.send(
             control("welcome", worker=worker_id, lease_seconds=LEASE_SECONDS, renew_seconds=RENEW_SECONDS, control_plane=self._plane_id)
         )
-        await self._reconcile(end, {entry["computer"]: entry for entry in said.get("computers", ())})
+        await self._reconciling.reconcile(end, {entry["computer"]: entry for entry in said.get("computers", ())})
         log.info("worker connected", worker=end.name, driver=worker["driver"])
         self.on_worker()
-
-    async def _reconcile(self, end: WorkerEnd, held: Mapping[str, Mapping[str, Any]]) -> None:
-        """What the worker holds against what the database says: attach what fits, stop what is stale, take note of what is gone."""
-        async with self._core.database.connection() as connection:
-            rows = {str(row["id"]): row for row in await computers.computers_of(connection, worker_id=end.worker_id)}
-        for computer_id, entry in held.items():
-            row = rows.get(computer_id)
-            if row is not None and row["status"] == "deleting":
-                continue
-            leftover = await self._deletions.leftover(computer_id, entry["fence"]) if row is None else None
-            if leftover is not None:
-                end.link.send(control("computer.destroy", computer=computer_id, fence=leftover))
-            elif row is None or row["fence"] != entry["fence"] or row["residency"] not in _PRESENT:
-                if entry.get("state") in ("running", "asleep"):
-                    end.link.send(control("computer.stop", computer=computer_id, fence=entry["fence"]))
-            elif entry.get("state") == "running":
-                await self._runs(end, computer_id, row)
-            elif entry.get("state") == "asleep":
-                await self._sleeps(end, row)
-        for computer_id, row in rows.items():
-            if row["status"] == "deleting":
-                # Whatever it has of it: a worker says what it has destroyed once, and that may be lost.
-                self._tell(end, row)
-                continue
-            entry = held.get(computer_id)
-            there = entry is not None and entry.get("state") in ("running", "asleep") and entry["fence"] == row["fence"]
-            running = there and entry is not None and entry.get("state") == "running"
-            if row["residency"] in ("running", *ASLEEP) and not there:
-                error = {"code": "computer_gone", "message": "The Computer stopped while its worker was away."}
-                await self._processes.computer_lost(computer_id, row["fence"], "cold", error)
-            elif row["residency"] == "unavailable":
-                await self._processes.computer_lost(computer_id, row["fence"], "cold", None)
-            elif row["residency"] == "starting" and not running:
-                self._tell(end, row)
-            await self._place_on(computer_id)
 
     async def _renew(self, end: WorkerEnd, draining: bool) -> None:
         async with self._core.database.connection() as connection:
@@ -239,11 +204,11 @@ class Links:
             if not await self._sleeping.woke(computer_id, fence, str(said.get("rung")), float(said.get("seconds", 0))):
                 end.link.send(control("computer.stop", computer=computer_id, fence=fence))
             else:
-                await self._attach(end, computer_id, fence)
+                await self.attach(end, computer_id, fence)
             return
         if state == "running":
             if await self._processes.computer_running(computer_id, fence):
-                await self._attach(end, computer_id, fence)
+                await self.attach(end, computer_id, fence)
             else:
                 end.link.send(control("computer.stop", computer=computer_id, fence=fence))
             return
@@ -267,9 +232,10 @@ class Links:
             await self._processes.computer_failed(computer_id, fence, error)
         else:
             await self._processes.computer_lost(computer_id, fence, "cold", error)
-        await self._place_on(computer_id)
+        await self.place_on(computer_id)
 
-    async def _attach(self, end: WorkerEnd, computer_id: str, fence: int) -> None:
+    async def attach(self, end: WorkerEnd, computer_id: str, fence: int) -> None:
+        """Have the worker join a running Computer's stream to a new slot of its link."""
         old = end.seat_of(computer_id)
         if old is not None:
             self.dispatcher.roster.remove_seat(old)
@@ -302,7 +268,7 @@ class Links:
             end.link.send(control("session.kill", computer=seat.computer_id, channel=stray, reason="unknown"))
         for body in end.early.pop(seat.slot, ()):
             self.dispatcher.hearing.on_frames(seat, body)
-        await self._place_on(seat.computer_id)
+        await self.place_on(seat.computer_id)
 
     def _exited(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         seat = end.seat_of(said["computer"])
@@ -339,33 +305,14 @@ class Links:
             alive = await processes.alive_on(connection, computer_id=computer_id)
         return next((str(row["id"]) for row in alive if row["channel"] == channel), None)
 
-    async def _place_on(self, computer_id: str) -> None:
+    async def place_on(self, computer_id: str) -> None:
+        """Place the Sessions of a Computer that want a process."""
         async with self._core.database.connection() as connection:
             rows = await processes.wanting_on(connection, computer_id=computer_id)
         for row in rows:
             self.dispatcher.place(str(row["id"]))
 
-    async def _runs(self, end: WorkerEnd, computer_id: str, row: Any) -> None:
-        """A worker that says hello has this Computer running."""
-        if row["residency"] == "starting":
-            await self._processes.computer_running(computer_id, row["fence"])
-        elif row["residency"] == "waking":
-            await self._sleeping.woke(computer_id, row["fence"], row["rung"] or "", 0.0)
-        elif row["residency"] in ("hibernating", "hibernated"):
-            self._tell(end, row)
-            return
-        await self._attach(end, computer_id, row["fence"])
-
-    async def _sleeps(self, end: WorkerEnd, row: Any) -> None:
-        """A worker that says hello has this Computer asleep."""
-        computer_id = str(row["id"])
-        end.asleep.add(computer_id)
-        if row["residency"] == "hibernating":
-            await self._sleeping.slept(computer_id, row["fence"], row["rung"] or "freeze", 0.0)
-        elif row["residency"] != "hibernated":
-            self._tell(end, row, wake=row["residency"] != "starting")
-
-    def _tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None:
+    def tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None:
         """Tell the worker where the row says that the Computer should go, unless that or something later was told on this link."""
         computer_id = str(row["id"])
         kind = "computer.wake" if wake else "computer.destroy" if row["status"] == "deleting" else _WAYS.get(row["residency"])
@@ -391,9 +338,9 @@ class Links:
             rows = await computers.computers_of(connection, worker_id=worker_id)
         for row in rows:
             if row["residency"] in ("starting", "hibernating", "waking") or row["status"] == "deleting":
-                self._tell(end, row)
+                self.tell(end, row)
             elif row["residency"] == "running" and str(row["id"]) in end.unattached and end.seat_of(str(row["id"])) is None:
                 end.unattached.discard(str(row["id"]))
-                await self._attach(end, str(row["id"]), row["fence"])
+                await self.attach(end, str(row["id"]), row["fence"])
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)
