@@ -56,3 +56,22 @@ async def test_a_computer_of_layers_that_are_not_here_is_refused(jail: Jail) -> 
         await jail.start("c1", layers=["0" * 64])
     assert refused.value.code == "layers_missing"
     assert not (jail.state / "computers/c1").exists()
+
+
+async def test_layers_that_no_computer_was_made_of_are_collected(jail: Jail, folder: Path) -> None:
+    """[C7]: what a Computer's record names stays, stopped or not; the rest goes, and is built again when it is asked for."""
+    layers = await jail.client.ensure_image("r1", IMAGE, folder)
+    other = ImageManifest(name="other", base="host", steps=(*IMAGE.steps[:2], ImageStep(kind="run", argv=("touch", "/opt/other"))))
+    top = (await jail.client.ensure_image("r2", other, folder))[-1]
+    await jail.start("c1", image=IMAGE, layers=layers)
+    await jail.client.stop("c1", 1)
+    assert (await jail.client.collect_images([]))["removed"] == [], "all were asked for just now"
+    collected = await jail.client.collect_images([], idle_seconds=0)
+    assert collected["removed"] == [top]
+    assert (await jail.client.collect_images(layers[:1], idle_seconds=0)) == {"removed": [], "bytes": 0}
+    await jail.start("c1", image=IMAGE, layers=layers)
+    async with jail.inside("c1") as inmate:
+        assert await inmate.value("open('/opt/two').read()") == "one\n"
+    await jail.client.destroy("c1", 1)
+    assert (await jail.client.collect_images(layers[:1], idle_seconds=0))["removed"] == layers[1:]
+    assert await jail.client.ensure_image("r3", IMAGE, folder) == layers

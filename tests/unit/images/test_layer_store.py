@@ -235,3 +235,41 @@ def test_pip_install_puts_its_programs_on_the_path_and_its_packages_on_the_modul
     assert config.env["PATH"] == "/opt/helmr-packages/bin:/bin"
     assert config.python_path == ("/opt/helmr-packages/site",)
     assert config.after(ImageStep(kind="pip_install", requirements=("y",))) == config
+
+
+async def test_what_is_not_kept_goes_and_gives_its_disk_back(store: LayerStore, tmp_path: Path) -> None:
+    """[C7]: layers that nothing uses are collected first; one that is kept, or that a build asked for lately, stays."""
+    runner = ScriptedRunner()
+    kept = await ensure(store, recipe(run("write", "a"), run("write", "b")), runner, tmp_path)
+    other = await ensure(store, recipe(run("write", "a"), run("write", "x")), runner, tmp_path)
+    assert store.set_aside(kept) == {}, "both were asked for just now"
+    aside = store.set_aside(kept, idle_seconds=0)
+    assert list(aside) == other[1:]
+    assert store.keys() == sorted(kept), "it is no layer from then on"
+    on_disk = sum(path.stat().st_blocks * 512 for path in aside[other[1]].rglob("*") if path.is_file())
+    assert await store.free(aside) == on_disk > 0
+    assert os.listdir(tmp_path / "images" / "building") == []
+    assert await ensure(store, recipe(run("write", "a"), run("write", "x")), runner, tmp_path) == other
+    assert len(runner.ran) == 4, "it was built again, and what lay below was not"
+
+
+async def test_a_layer_is_not_collected_below_the_feet_of_a_build(store: LayerStore, tmp_path: Path) -> None:
+    """[C7]: however long a step takes, what it stands on stays; after the build it may go."""
+    runner = ScriptedRunner()
+    below = await ensure(store, recipe(run("write", "a")), runner, tmp_path)
+    hanging = asyncio.ensure_future(ensure(store, recipe(run("write", "a"), run("hang")), runner, tmp_path))
+    async with asyncio.timeout(5):
+        await runner.hanging.wait()
+    assert store.set_aside((), idle_seconds=0) == {}
+    hanging.cancel()
+    await asyncio.wait((hanging,))
+    assert list(store.set_aside((), idle_seconds=0)) == below
+
+
+async def test_what_a_crash_left_set_aside_is_gone_at_the_next_start(store: LayerStore, tmp_path: Path) -> None:
+    """[C7]: between setting aside and removing, a crash loses no space."""
+    await ensure(store, recipe(run("write", "a")), ScriptedRunner(), tmp_path)
+    assert len(store.set_aside((), idle_seconds=0)) == 1
+    assert len(os.listdir(tmp_path / "images" / "building")) == 1
+    assert LayerStore(tmp_path / "images", network=quiet_network()).keys() == []
+    assert os.listdir(tmp_path / "images" / "building") == []

@@ -83,6 +83,11 @@ class HostdClient:
         reply = await self.call("image.ensure", {"request": request, "image": to_wire(image), "blobs": str(blobs)})
         return [str(key) for key in reply["layers"]]
 
+    async def collect_images(self, keep: Sequence[str], *, idle_seconds: float | None = None) -> Mapping[str, Any]:
+        """Free the disk of layers that no Computer here uses and that are not in `keep`: `removed`, their keys, and `bytes`."""
+        idle = {} if idle_seconds is None else {"idle_seconds": idle_seconds}
+        return await self.call("image.collect", {"keep": list(keep), **idle})
+
     async def start(
         self, computer: str, fence: Any, *, environment: str, template: TemplateManifest, layers: Sequence[str] = ()
     ) -> Mapping[str, Any]:

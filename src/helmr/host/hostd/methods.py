@@ -23,6 +23,7 @@ from helmr.host.sandbox.crowds import CrowdFailed
 from helmr.host.sandbox.driver import ComputerSpec, Unsupported
 from helmr.host.sandbox.identity import boot_id
 from helmr.host.sandbox.images import LayerStore
+from helmr.host.sandbox.images.store import IDLE_SECONDS
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.runner import BuildRunner
 from helmr.host.sandbox.spawn import LaunchFailed
@@ -55,6 +56,7 @@ class Methods:
         self._table: dict[str, Callable[[Connection, Params], Awaitable[Reply]]] = {
             "info": self._info,
             "image.ensure": self._image_ensure,
+            "image.collect": self._image_collect,
             "computer.start": self._start,
             "computer.attach": self._attach,
             "computer.bundle": self._bundle,
@@ -131,6 +133,21 @@ class Methods:
 
         layers = await self._store().ensure(image, Path(_text(params, "blobs")), log, runner(image.base), runners=runner)
         return {"layers": [layer.key for layer in layers]}
+
+    async def _image_collect(self, connection: Connection, params: Params) -> Reply:
+        """Layers that no Computer of this host was made of, and that the worker doesn't ask to keep [C7]."""
+        keep: Any = params.get("keep", [])
+        if not isinstance(keep, list):
+            raise failure.InvalidRequest('"keep" must be a list of the keys of layers.')
+        idle = params.get("idle_seconds", IDLE_SECONDS)
+        if not isinstance(idle, (int, float)) or idle < 0:
+            raise failure.InvalidRequest('"idle_seconds" must be a number from 0.')
+        if not isinstance(self._hostd.driver, Bubblewrap):
+            return {"removed": [], "bytes": 0}
+        async with self._creating:  # a Computer that is just being made has its record afterwards
+            used = {key for computer in self._hostd.computers.values() for key in computer.record.layers}
+            aside = self._store().set_aside(used | set(map(str, cast("list[Any]", keep))), idle_seconds=float(idle))
+        return {"removed": list(aside), "bytes": await self._store().free(aside)}
 
     async def _lease(self, connection: Connection, params: Params) -> Reply:
         names: Any = params.get("computers")

@@ -22,7 +22,7 @@ from helmr.protocol.imageconfig import ImageConfig
 from helmr.protocol.manifest import ImageManifest
 
 if TYPE_CHECKING:
-    from helmr.host.sandbox.images.store import Layer
+    from helmr.host.sandbox.images.layers import Layer
 
 FOLDERS_VARIABLE: Final = "HELMR_IMAGE_FOLDERS"
 """Folders, divided by colons, in which recipes may name layouts and archives. The operator's word: hostd reads them with its own rights."""
