@@ -186,7 +186,7 @@ class World:
             return
         told = process.state == "ending"
         s.process = None
-        orderly = (told and cause in ("process_lost", "asked")) or cause == "drained"
+        orderly = (told and cause in ("process_lost", "asked", "init_failed")) or cause == "drained"
         strike = not orderly and cause != "worker_lost"
         s.log("session.process_stopped" if orderly else "session.process_failed")
         if s.running is not None:
