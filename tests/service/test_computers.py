@@ -202,12 +202,12 @@ async def test_computers_are_listed_by_status_and_template_in_pages_and_only_to_
                 await h.plane.computers.get(foreigner, computer)
             with pytest.raises(ComputerNotFound):
                 await h.plane.computers.members(foreigner, computer, None, 9)
-            for how in ("hibernate", "wake", "delete"):
+            for how in ("hibernate", "wake", "recover", "delete"):
                 with pytest.raises(ComputerNotFound):
                     await getattr(h.plane.computers, how)(foreigner, computer, None)
         reader = stranger(h, "computers.read")
         assert (await h.plane.computers.get(reader, ids[1])).id == ids[1]
-        for how in ("hibernate", "wake", "delete"):
+        for how in ("hibernate", "wake", "recover", "delete"):
             with pytest.raises(Forbidden):
                 await getattr(h.plane.computers, how)(reader, ids[1], None)
         with pytest.raises(Forbidden):
@@ -348,7 +348,7 @@ async def test_delete_is_refused_while_a_session_is_open_and_done_when_the_worke
         assert (await ask(h, "delete", computer, "d"))["status"] == "deleting"
         assert (await ask(h, "delete", computer))["status"] == "deleting"
         await until_told(h, "computer.destroy", computer)
-        for how in ("wake", "hibernate"):
+        for how in ("wake", "hibernate", "recover"):
             with pytest.raises(ComputerDeleting):
                 await ask(h, how, computer)
         with pytest.raises(ComputerDeleting):
@@ -363,7 +363,7 @@ async def test_delete_is_refused_while_a_session_is_open_and_done_when_the_worke
         async with asyncio.timeout(5):  # the process that was ending is gone with it: the timeline ends
             async for _ in h.plane.events.follow(h.principal, session, 0):
                 pass
-        for how in ("wake", "hibernate"):
+        for how in ("wake", "hibernate", "recover"):
             with pytest.raises(ComputerNotFound):
                 await ask(h, how, computer)
         with pytest.raises(ComputerNotFound):
@@ -560,7 +560,7 @@ async def test_of_a_deletion_and_a_session_that_comes_on_it_the_first_wins(datab
         assert deleted["status"] == "deleted" and isinstance(refused, ComputerNotFound)
 
 
-@pytest.mark.parametrize("how", ["wake", "hibernate"])
+@pytest.mark.parametrize("how", ["wake", "hibernate", "recover"])
 async def test_of_a_deletion_and_a_wake_or_a_sleep_both_orders_end_deleted(database, tmp_path, how):
     """[C9]: a wake that came first is ended by the deletion, one that comes later is refused."""
     async with house(database, tmp_path) as h:

@@ -130,6 +130,15 @@ async def wake(client: HelmrClient, output: Output, *, computer: str, idempotenc
 
 @click.command()
 @click.argument("computer")
+@idempotency_option
+@connected
+async def recover(client: HelmrClient, output: Output, *, computer: str, idempotency_key: str | None) -> None:
+    """Try COMPUTER again after it failed, with the files that it has. `helmr computer get` shows why it failed."""
+    _answer(output, await client.computers.recover(computer, idempotency_key=idempotency_key))
+
+
+@click.command()
+@click.argument("computer")
 @click.option("--yes", is_flag=True, help="Don't ask. Without a terminal nothing can be asked, and this is needed.")
 @idempotency_option
 @connected

@@ -53,6 +53,7 @@ _COMPUTER = {
     "members": Entry("helmr.cli.computer:members", "List the Sessions of a Computer."),
     "hibernate": Entry("helmr.cli.computer:hibernate", "Put a Computer to sleep."),
     "wake": Entry("helmr.cli.computer:wake", "Have a Computer run."),
+    "recover": Entry("helmr.cli.computer:recover", "Try a Computer again that failed."),
     "delete": Entry("helmr.cli.computer:delete", "Delete a Computer with all its files."),
 }
 

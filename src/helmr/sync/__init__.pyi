@@ -86,6 +86,12 @@ class Computers:
     def wake(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
         """Have it run. Without a Turn it sleeps again after its Agents' `hibernate_after_idle`. Raises `CapacityUnavailable`."""
 
+    def recover(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
+        """Try again one that failed, with the files that it has; its `error` says why it had. Raises `CapacityUnavailable`.
+
+        Nothing changes on one on which nothing failed. Holds of its Sessions stay.
+        """
+
     def delete(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
         """Delete it with all its files, for good; again changes nothing. Raises `ComputerBusy` while a Session on it isn't closed [C9].
 

@@ -352,7 +352,7 @@ class Operations:
         known_computer(computer_id)
         return Reply(json.dumps({"computer_id": computer_id, "status": "available", "residency": "cold"}).encode(), world.replay)
 
-    computers_wake = computers_delete = computers_hibernate
+    computers_wake = computers_recover = computers_delete = computers_hibernate
 
     @staticmethod
     async def controls_interrupt(world: World, principal: Any, session_id: str, key: str | None) -> Reply:

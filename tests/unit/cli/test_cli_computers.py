@@ -58,7 +58,7 @@ async def test_members_are_listed(helmr: Helmr) -> None:
     assert server.requests[0].target == f"{PATH}/members?limit=7"
 
 
-@pytest.mark.parametrize("how", ["hibernate", "wake"])
+@pytest.mark.parametrize("how", ["hibernate", "wake", "recover"])
 async def test_sleep_and_wake_are_asked_for(helmr: Helmr, how: str) -> None:
     receipt = {"computer_id": COMPUTER, "status": "available", "residency": "waking"}
     async with scripted([Reply(receipt, status=202), problem("computer_busy", 409)]) as server:

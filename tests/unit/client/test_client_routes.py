@@ -67,6 +67,7 @@ ANSWERS: dict[str, Any] = {
     "list_computer_members": PAGE,
     "hibernate_computer": {"computer_id": COMPUTER, "status": "available", "residency": "hibernating"},
     "wake_computer": {"computer_id": COMPUTER, "status": "available", "residency": "waking"},
+    "recover_computer": {"computer_id": COMPUTER, "status": "available", "residency": "starting"},
     "delete_computer": {"computer_id": COMPUTER, "status": "deleting", "residency": "cold"},
     "list_events": {"records": [], "next_after": 0, "has_more": False, "retained_after": 0, "sealed": False},
     "list_agents": PAGE | {"deployment_id": DEPLOYMENT},
@@ -142,6 +143,7 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         await client.computers.members(COMPUTER, cursor="c", limit=3)
         assert (await client.computers.hibernate(COMPUTER)).residency == "hibernating"
         assert (await client.computers.wake(COMPUTER)).residency == "waking"
+        assert (await client.computers.recover(COMPUTER)).residency == "starting"
         assert (await client.computers.delete(COMPUTER)).status == "deleting"
         await client.agents.list(deployment_id=DEPLOYMENT, limit=100)
         await client.agents.get("reviewer", deployment_id=DEPLOYMENT)

@@ -1,4 +1,4 @@
-"""Computers: make, list, read, put to sleep, wake, delete. [C1], [C6], [C9]"""
+"""Computers: make, list, read, put to sleep, wake, recover, delete. [C1], [C6], [C9]"""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ async def hibernate(call: Call[Nothing, Nothing]) -> Answer:
 
 async def wake(call: Call[Nothing, Nothing]) -> Answer:
     return await call.services.computers.wake(call.principal, call.path["computer_id"], call.idempotency_key)
+
+
+async def recover(call: Call[Nothing, Nothing]) -> Answer:
+    return await call.services.computers.recover(call.principal, call.path["computer_id"], call.idempotency_key)
 
 
 async def delete(call: Call[Nothing, Nothing]) -> Answer:
@@ -118,6 +122,21 @@ COMPUTER_ROUTES = (
         name="wake_computer",
         summary="Have a Computer run",
         handler=wake,
+        tag="Computers",
+        permission="computers.write",
+        body=Nothing,
+        takes="json",
+        answer=ComputerReceipt,
+        status=202,
+        write=True,
+        errors=(errors.ComputerDeleting, errors.CapacityUnavailable),
+    ),
+    Route(
+        method="POST",
+        path="/v1/computers/{computer_id}/recover",
+        name="recover_computer",
+        summary="Try again a Computer that failed, with the files that it has",
+        handler=recover,
         tag="Computers",
         permission="computers.write",
         body=Nothing,

@@ -1,4 +1,4 @@
-"""Computers for people: made by hand, listed, put to sleep, woken, deleted. SPEC [C1], [C6], [C9], [O1]."""
+"""Computers for people: made by hand, listed, put to sleep, woken, recovered, deleted. SPEC [C1], [C6], [C9], [O1]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helmr.control.service.reply import Reply
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.sleeping import Sleeping, require_available
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, deployments
+from helmr.control.store.queries import computers, deployments, processes
 from helmr.protocol import jsontext
 from helmr.protocol.errors import (
     CapacityUnavailable,
@@ -121,20 +121,30 @@ class Computers:
         async def work(connection: Connection, effects: Effects) -> Any:
             computer = await computers.lock_computer(connection, id=computer_id)
             require_available(computer)
-            await computers.keep_awake(connection, id=computer_id, seconds=KEPT_SECONDS)
-            residency = computer["residency"]
-            if residency in ("cold", "unavailable", "hibernated"):
-                worker = await self._processes.room(connection, computer)
-                if worker is None:
-                    raise CapacityUnavailable()
-                if residency != "hibernated":
-                    await computers.begin_start(connection, id=computer_id, worker_id=worker)
-                    effects.computers.add(computer_id)
-            if residency in ("hibernated", "hibernating"):
-                await self._sleeping.wake(connection, effects, computer_id)
-            await self._notify(connection, effects, computer_id)
+            await self._run(connection, effects, computer)
 
         return await self._change(principal, "wake", computer_id, idempotency_key, work)
+
+    async def recover(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Reply:
+        """Try again what failed: a Computer that could not be started, or stopped by itself, is started with the files that it has, and its
+        Sessions need not wait for their back-off [S14], UD-39. One on which nothing failed stays as it is.
+
+        Holds stay: each is released by its own name. Raises `CapacityUnavailable` when its host is away or has no room, `ComputerDeleting`,
+        `ComputerNotFound`.
+        """
+
+        async def work(connection: Connection, effects: Effects) -> Any:
+            members = await computers.members_to_lock(connection, computer_id=computer_id)
+            computer = await computers.lock_computer(connection, id=computer_id)
+            require_available(computer)
+            backing_off = [row for row in members if row["retry_at"] is not None]
+            for row in backing_off:
+                await processes.try_now(connection, id=row["id"])
+                effects.places.add(str(row["id"]))
+            if computer["residency"] == "unavailable" or (computer["residency"] == "cold" and (computer["error"] or backing_off)):
+                await self._run(connection, effects, computer)
+
+        return await self._change(principal, "recover", computer_id, idempotency_key, work)
 
     async def delete(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Reply:
         """Delete it with all its files. Idempotent; the receipt says `deleting` until nothing of it is left on its host [C9].
@@ -147,6 +157,21 @@ class Computers:
             await self._deletions.begin(connection, effects, computer)
 
         return await self._change(principal, "delete", computer_id, idempotency_key, work)
+
+    async def _run(self, connection: Connection, effects: Effects, computer: Any) -> None:
+        """Have a locked Computer run, wherever it is."""
+        computer_id, residency = str(computer["id"]), computer["residency"]
+        await computers.keep_awake(connection, id=computer_id, seconds=KEPT_SECONDS)
+        if residency in ("cold", "unavailable", "hibernated"):
+            worker = await self._processes.room(connection, computer)
+            if worker is None:
+                raise CapacityUnavailable()
+            if residency != "hibernated":
+                await computers.begin_start(connection, id=computer_id, worker_id=worker)
+                effects.computers.add(computer_id)
+        if residency in ("hibernated", "hibernating"):
+            await self._sleeping.wake(connection, effects, computer_id)
+        await self._notify(connection, effects, computer_id)
 
     async def _change(self, principal: Principal, how: str, computer_id: str, key: str | None, change: Any) -> Reply:
         principal.require("computers.write")

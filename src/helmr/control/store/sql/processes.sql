@@ -55,6 +55,11 @@ SELECT * FROM sessions WHERE id = :id AND process <> 'none';
 UPDATE sessions
 SET strikes = :strikes, attempt = attempt + 1, retry_at = clock_timestamp() + :retry_ms * interval '1 millisecond' WHERE id = :id;
 
+-- name: try_now(id)!
+-- Somebody wants its process tried again now, and mended what had failed: its back-off is over, and the count of strikes begins anew.
+UPDATE sessions SET retry_at = NULL, strikes = 0, wanting = status <> 'closed' AND running_turn IS NULL AND held = 0 AND claimed_turn + 1 < next_turn
+WHERE id = :id;
+
 -- name: alive_briefly(computer_id)
 -- What a control plane compares with what it has told.
 SELECT id, channel, process, running_turn, stop_cause, loose, held, claimed_turn, next_turn FROM sessions WHERE computer_id = :computer_id AND process <> 'none';
