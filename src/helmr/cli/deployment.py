@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path, file_okay=False, exists=True), default=".")
 @click.option("--no-promote", is_flag=True, help="Leave the current Deployment as it is.")
+@click.option("--pull", is_flag=True, help="Ask anew what the tags of the images name; otherwise they mean what they meant before.")
 @connected
-async def deploy(client: HelmrClient, output: Output, *, path: Path, no_promote: bool) -> None:
+async def deploy(client: HelmrClient, output: Output, *, path: Path, no_promote: bool, pull: bool) -> None:
     """Publish the project at PATH, follow its build, and make it the current Deployment."""
     from helmr.publish.project import load_project
     from helmr.publish.upload import publish
@@ -36,7 +37,7 @@ async def deploy(client: HelmrClient, output: Output, *, path: Path, no_promote:
         elif progress.done == progress.total:
             output.note(f"uploaded {progress.total} blobs")
 
-    deployment = await publish(client.deployments, load_project(path), promote=not no_promote, progress=say)
+    deployment = await publish(client.deployments, load_project(path), promote=not no_promote, pull=pull, progress=say)
     async for piece in client.deployments.log(deployment.id):
         output.note(piece.rstrip("\n"))
     built = await client.deployments.get(deployment.id)
@@ -93,6 +94,7 @@ def _show(deployment: Deployment, output: Output) -> None:
             ("deployment", deployment.id),
             ("status", deployment.status + (", current" if deployment.current else "")),
             ("agents", ", ".join(deployment.agents) or None),
+            ("images", ", ".join(f"{reference} {digest[:19]}" for reference, digest in deployment.images.items()) or None),
             ("error", error),
             ("digest", deployment.digest),
             ("created", deployment.created_at),

@@ -78,7 +78,13 @@ class Deployments:
         """Store a blob under its SHA-256; storing it again changes nothing."""
         await self._transport.call("PUT", f"/v1/blobs/{segment(digest)}", content=content, timeout=_BLOB_SECONDS)
 
-    async def create_deployment(self, manifest: Manifest, promote: bool = True, *, idempotency_key: str | None = None) -> Deployment:
-        """Publish a manifest whose blobs are all there; promoted once deployed, if asked. Same manifest: same Deployment."""
-        body = {"manifest": to_wire(manifest), "promote": promote}
+    async def create_deployment(
+        self, manifest: Manifest, promote: bool = True, *, pull: bool = False, idempotency_key: str | None = None
+    ) -> Deployment:
+        """Publish a manifest whose blobs are all there; promoted once deployed, if asked. Same manifest and digests: same Deployment.
+
+        Image tags mean what they meant when the Environment first met them; `pull` asks anew [A7], and raises `ImageFailed` when nobody
+        can tell, `CapacityUnavailable` without a worker.
+        """
+        body = {"manifest": to_wire(manifest), "promote": promote, **({"pull": True} if pull else {})}
         return read(Deployment, await self._transport.write("/v1/deployments", body, idempotency_key))

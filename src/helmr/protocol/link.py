@@ -38,6 +38,7 @@ FROM_WORKER: Final = {
     "session.log": "`computer`, `channel`, `stream`, `text`: lossy",
     "image.log": "`request`, `text`",
     "image.built": "`request`, `layers`: [key], `error`? {code, message}",
+    "image.resolved": "`request`, `digests`: {reference: digest}, `error`? {code, message}",
 }
 TO_WORKER: Final = {
     "welcome": "`worker`, `lease_seconds`, `renew_seconds`, `control_plane`; answers hello",
@@ -53,6 +54,7 @@ TO_WORKER: Final = {
     "session.kill": "`computer`, `channel`, `reason`",
     "session.forget": "`computer`, `channel`",
     "image.build": "`request`, `environment`, `image` (an ImageManifest)",
+    "image.resolve": "`request`, `references`: [text]: what they name now [A7]",
 }
 
 

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 from helmr.protocol.unset import UNSET, UnsetType
 
 ImageBase = Literal["host", "reference"]
+
+_PINNED: Final = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class ImageManifest:
     base: ImageBase
     reference: str = ""
     digest: str = ""
+    """`sha256:...` of what `reference` named when it was resolved; empty before that."""
     steps: tuple[ImageStep, ...] = ()
 
 
@@ -104,3 +108,37 @@ class Manifest:
     blobs: tuple[str, ...] = ()
     """Digests of the blobs that image steps copy."""
     python: str | UnsetType = UNSET
+
+
+def references(manifest: Manifest) -> Iterator[ImageManifest]:
+    """The images of the manifest that start from a reference, also those that others copy from."""
+    for template in manifest.templates:
+        yield from _references(template.image)
+
+
+def pinned(manifest: Manifest, digests: Mapping[str, str]) -> Manifest:
+    """The manifest with each reference that has no digest yet pinned to that of `digests`, where there is one [A7]."""
+    templates = (replace(template, image=_pinned(template.image, digests)) for template in manifest.templates)
+    return replace(manifest, templates=tuple(templates))
+
+
+def pinned_in(reference: str) -> str:
+    """The digest that the reference itself names; empty where it names none."""
+    found = _PINNED.search(reference)
+    return found[1] if found is not None else ""
+
+
+def _references(image: ImageManifest) -> Iterator[ImageManifest]:
+    if image.base == "reference":
+        yield image
+    for step in image.steps:
+        if step.image is not None:
+            yield from _references(step.image)
+
+
+def _pinned(image: ImageManifest, digests: Mapping[str, str]) -> ImageManifest:
+    steps = tuple(step if step.image is None else replace(step, image=_pinned(step.image, digests)) for step in image.steps)
+    digest = image.digest
+    if image.base == "reference" and not digest:
+        digest = pinned_in(image.reference) or digests.get(image.reference, "")
+    return replace(image, steps=steps, digest=digest)

@@ -6,7 +6,7 @@ Times are RFC 3339 UTC texts with microseconds. [S1]-[S24], [E1].
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from helmr.protocol.content import ContentPart
@@ -339,12 +339,15 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
+    """`images`: the digest that each image reference was resolved to [A7]."""
+
     id: DeploymentId
     status: Literal["building", "deployed", "failed"]
     current: bool
     digest: str
     created_at: str
     agents: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
     error: ErrorInfo | UnsetType = UNSET
 
 

@@ -29,7 +29,7 @@ class PublishClient(Protocol):
 
     async def put_blob(self, digest: str, content: bytes | Path) -> None: ...
 
-    async def create_deployment(self, manifest: Manifest, promote: bool) -> Deployment: ...
+    async def create_deployment(self, manifest: Manifest, promote: bool = True, *, pull: bool = False) -> Deployment: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,17 @@ class Progress:
 
 
 async def publish(
-    client: PublishClient, project: Project, *, promote: bool = True, progress: Callable[[Progress], object] | None = None
+    client: PublishClient,
+    project: Project,
+    *,
+    promote: bool = True,
+    pull: bool = False,
+    progress: Callable[[Progress], object] | None = None,
 ) -> Deployment:
     """Discover, check, bundle, upload what the Environment lacks, and create the Deployment, which is then `building`.
 
-    The same content is the same Deployment. Raises `PublishError` and its kinds for the project's faults, and what the client raises;
+    The same content is the same Deployment; with `pull` the images' tags are resolved anew before [A7].
+    Raises `PublishError` and its kinds for the project's faults, and what the client raises;
     nothing is visible on the server before the last step, so it can be called again after any failure.
     """
     say = progress or _silent
@@ -55,7 +61,7 @@ async def publish(
     agents = len(prepared.manifest.agents)
     say(Progress(stage="discovered", done=agents, total=agents))
     await upload(client, prepared, say)
-    deployment = await client.create_deployment(prepared.manifest, promote)
+    deployment = await client.create_deployment(prepared.manifest, promote, pull=pull)
     say(Progress(stage="created", done=1, total=1))
     return deployment
 

@@ -125,8 +125,14 @@ class Deployments:
     def put_blob(self, digest: str, content: bytes | Path) -> None:
         """Store a blob under its SHA-256; storing it again changes nothing."""
 
-    def create_deployment(self, manifest: Manifest, promote: bool = True, *, idempotency_key: str | None = None) -> Deployment:
-        """Publish a manifest whose blobs are all there; promoted once deployed, if asked. Same manifest: same Deployment."""
+    def create_deployment(
+        self, manifest: Manifest, promote: bool = True, *, pull: bool = False, idempotency_key: str | None = None
+    ) -> Deployment:
+        """Publish a manifest whose blobs are all there; promoted once deployed, if asked. Same manifest and digests: same Deployment.
+
+        Image tags mean what they meant when the Environment first met them; `pull` asks anew [A7], and raises `ImageFailed` when nobody
+        can tell, `CapacityUnavailable` without a worker.
+        """
 
 class EventStream:
     """An async iterator over Events: each sequence once, in order, none left out.

@@ -428,7 +428,7 @@ class Operations:
         return created
 
     @staticmethod
-    async def deployments_publish(world: World, principal: Any, manifest: Any, promote: bool, key: str | None) -> Reply:
+    async def deployments_publish(world: World, principal: Any, manifest: Any, promote: bool, pull: bool, key: str | None) -> Reply:
         from helmr.control.api.answers import encoded
 
         return Reply(encoded(deployment()), world.replay)

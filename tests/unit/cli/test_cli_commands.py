@@ -228,6 +228,7 @@ async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
     hold = {"id": HOLD, "session_id": SESSION, "kind": "interrupt", "created_at": TIME, "can_release": True}
     agent_ = {"agent": "reviewer", "template": "repo", "deployment_id": DEPLOYMENT, "input_kind": "text", "runtime_mcp": {"allow": []}}
     deployed = {"id": DEPLOYMENT, "status": "deployed", "current": True, "digest": "d", "created_at": TIME, "agents": ["reviewer"]}
+    deployed["images"] = {"python:3.12-slim": "sha256:" + "0" * 64}
     answers: dict[str, Any] = {
         f"/v1/sessions/{SESSION}": session(holds=[hold]),
         "/v1/sessions": {"items": [session()], "next_cursor": "more"},

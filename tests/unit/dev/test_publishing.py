@@ -45,7 +45,7 @@ class Server:
     async def put_blob(self, digest: str, content: bytes | Path) -> None:
         assert content
 
-    async def create_deployment(self, manifest: Manifest, promote: bool) -> Deployment:
+    async def create_deployment(self, manifest: Manifest, promote: bool = True, *, pull: bool = False) -> Deployment:
         assert promote
         deployment = Deployment(
             id=DeploymentId(f"01900000-0000-7000-8000-{len(self.deployments):012}"),

@@ -44,7 +44,7 @@ class Store:
         self.blobs[digest] = data
         self.puts += 1
 
-    async def create_deployment(self, manifest: Manifest, promote: bool) -> Deployment:
+    async def create_deployment(self, manifest: Manifest, promote: bool = True, *, pull: bool = False) -> Deployment:
         needed = {manifest.bundle, *manifest.blobs}
         needed |= {entry["blob"] for entry in json.loads(self.blobs[manifest.bundle])["files"].values()}
         assert needed <= self.blobs.keys()

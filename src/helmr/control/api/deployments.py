@@ -55,7 +55,8 @@ async def get_blob(call: Call[BlobQuery, Nothing]) -> Answer:
 
 
 async def publish(call: Call[Nothing, PublishDeployment]) -> Answer:
-    return await call.services.deployments.publish(call.principal, call.body.manifest, call.body.promote, call.idempotency_key)
+    body = call.body
+    return await call.services.deployments.publish(call.principal, body.manifest, body.promote, body.pull, call.idempotency_key)
 
 
 async def list_(call: Call[PageQuery, Nothing]) -> Answer:
@@ -138,7 +139,7 @@ DEPLOYMENT_ROUTES = (
         answer=Deployment,
         status=201,
         write=True,
-        errors=(errors.BlobNotFound, errors.DefinitionInvalid),
+        errors=(errors.BlobNotFound, errors.DefinitionInvalid, errors.ImageFailed, errors.CapacityUnavailable),
     ),
     Route(
         method="GET",

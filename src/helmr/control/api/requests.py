@@ -94,8 +94,11 @@ class MissingBlobsQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishDeployment:
+    """`pull` asks anew what the images' tags name [A7]."""
+
     manifest: Mapping[str, Any]
     promote: bool = True
+    pull: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,9 +12,9 @@ import structlog
 
 from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
-from helmr.control.service.background import Background, Coalesced
+from helmr.control.service.build_log import pieces
+from helmr.control.service.builds import Builds, known_digests, read_manifest, unpinned_in
 from helmr.control.service.core import Core, Effects, retry_of
-from helmr.control.service.links import Links, WorkerEnd
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
@@ -25,32 +26,24 @@ from helmr.protocol import jsontext
 from helmr.protocol.errors import BlobNotFound, Conflict, DefinitionInvalid, DeploymentNotFound, InvalidValue, NoCurrentDeployment
 from helmr.protocol.ids import DeploymentId, is_definition_id, is_id, new_id
 from helmr.protocol.limits import MIB
-from helmr.protocol.link import control
-from helmr.protocol.manifest import ImageManifest, Manifest
+from helmr.protocol.manifest import Manifest, pinned, references
 from helmr.protocol.shapes import Deployment, ErrorInfo, Page
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import WireError, from_wire, to_wire
 
 _BLOB_BYTES: Final = 1024 * MIB
-_LOG_SECONDS: Final = 0.3
 
 log = structlog.get_logger("helmr.deployments")
 
 
 class Deployments:
-    """`links` builds images on its workers; a Deployment stays `building` while no worker is there."""
+    """`builds` makes of what is published here something that can run."""
 
-    def __init__(self, core: Core, manifests: Manifests, blobs: BlobStore, links: Links) -> None:
+    def __init__(self, core: Core, manifests: Manifests, blobs: BlobStore, builds: Builds) -> None:
         self._core = core
         self._manifests = manifests
         self._blobs = blobs
-        self._links = links
-        self.background = Background()
-        self._building = Coalesced(self.background, "build")
-        links.on_worker = self.build_pending
-
-    async def stop(self) -> None:
-        await self.background.stop()
+        self._builds = builds
 
     async def missing(self, principal: Principal, digests: Sequence[str]) -> list[str]:
         """Those that this Environment has not put; says nothing of other Environments."""
@@ -72,25 +65,43 @@ class Deployments:
             await deployments.insert_blob(connection, environment_id=principal.environment_id, digest=digest, size=size)
         return not had
 
-    async def publish(self, principal: Principal, manifest: Mapping[str, Any], promote: bool, idempotency_key: str | None) -> Reply:
-        """A Deployment of this content: an existing one, or a new one that is built now. All its blobs must be put before."""
+    async def publish(
+        self, principal: Principal, manifest: Mapping[str, Any], promote: bool, pull: bool, idempotency_key: str | None
+    ) -> Reply:
+        """A Deployment of this content: an existing one, or a new one that is built now. All its blobs must be put before.
+
+        Tags are pinned to the digests that the Environment knows; with `pull` a worker is asked anew what they name [A7]. One that was
+        never resolved is when the build begins.
+        """
         principal.require("deployments.write")
-        checked = _check_manifest(manifest)
-        data = jsontext.canonical(to_wire(checked))
-        digest = jsontext.fingerprint(to_wire(checked)).hex()
-        await self._check_blobs(principal, checked)
-        retry = retry_of(principal, "deployments.publish", "", idempotency_key, {"digest": digest, "promote": promote})
+        given = _check_manifest(manifest)
+        asked = {"digest": jsontext.fingerprint(to_wire(given)).hex(), "promote": promote, **({"pull": True} if pull else {})}
+        await self._check_blobs(principal, given)
+        retry = retry_of(principal, "deployments.publish", "", idempotency_key, asked)
+        unpinned = unpinned_in(given)
+        fresh = await self._builds.resolve(unpinned) if pull and unpinned else {}
 
         async def work(connection: Connection, effects: Effects) -> tuple[Reply, str]:
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier, ""
             environment = await identity.lock_environment(connection, id=principal.environment_id)
+            if fresh:
+                await deployments.renew_digests(
+                    connection, environment_id=principal.environment_id, references=list(fresh), digests=list(fresh.values())
+                )
+            data = to_wire(pinned(given, await known_digests(connection, principal.environment_id, unpinned)))
+            digest = jsontext.fingerprint(data).hex()
             row = await deployments.deployment_by_digest(connection, environment_id=principal.environment_id, digest=digest)
             if row is None:
                 deployment_id = new_id()
                 await deployments.insert_deployment(
-                    connection, id=deployment_id, environment_id=principal.environment_id, digest=digest, manifest=data, promote=promote
+                    connection,
+                    id=deployment_id,
+                    environment_id=principal.environment_id,
+                    digest=digest,
+                    manifest=jsontext.canonical(data),
+                    promote=promote,
                 )
             else:
                 deployment_id = str(row["id"])
@@ -106,7 +117,7 @@ class Deployments:
             return await retry.remember(connection, receipt, None), deployment_id
 
         reply, _ = await self._core.write("publish", work)
-        self.build_pending()
+        self._builds.build_pending()
         return reply
 
     async def get(self, principal: Principal, deployment_id: str) -> Deployment:
@@ -154,79 +165,14 @@ class Deployments:
     async def log(self, principal: Principal, deployment_id: str) -> AsyncIterator[str]:
         """The build log's pieces until the build ended; the first comes at once, even empty."""
         principal.require("deployments.read")
-        sent = 0
-        while True:
+
+        async def look() -> Any:
             async with self._core.database.connection() as connection:
-                row = await _row(connection, principal, deployment_id)
-            text = row["log"]
-            yield text[sent:]
-            sent = len(text)
-            if row["status"] != "building":
-                return
-            await asyncio.sleep(_LOG_SECONDS)
+                return await _row(connection, principal, deployment_id)
 
-    # --- building -----------------------------------------------------------------------------------------------------------
-
-    def build_pending(self) -> None:
-        """Build what is `building`, if a worker is linked here. Called after a publication, at a worker's hello, and by upkeep."""
-        self._building.ask("", self._build_all)
-
-    async def _build_all(self, _: str) -> None:
-        while True:
-            end = self._links.any_end()
-            if end is None:
-                return
-            async with self._core.database.connection() as connection:
-                rows = await deployments.deployments_building(connection, count=1)
-            if not rows:
-                return
-            await self._build(end, rows[0])
-
-    async def _build(self, end: WorkerEnd, row: Any) -> None:
-        manifest = self._manifests.of(str(row["id"]), row["manifest"])
-        error: dict[str, Any] | None = None
-        for template in manifest.templates:
-            error = await self._build_image(end, row, template.image)
-            if error is not None:
-                break
-        if error is not None and error.get("code") == "worker_gone":
-            return
-
-        async def work(connection: Connection, effects: Effects) -> None:
-            await identity.lock_environment(connection, id=row["environment_id"])
-            now = await deployments.lock_deployment(connection, id=row["id"])
-            if now["status"] != "building":
-                return
-            status = "failed" if error is not None else "deployed"
-            stored = render.error(error["code"], error.get("message")) if error is not None else None
-            await deployments.finish_deployment(connection, id=row["id"], status=status, error=stored)
-            if status == "deployed" and now["promote_when_ready"]:
-                await deployments.make_current(connection, environment_id=row["environment_id"], deployment_id=row["id"])
-
-        await self._core.write("finish_deployment", work)
-
-    async def _build_image(self, end: WorkerEnd, row: Any, image: ImageManifest) -> dict[str, Any] | None:
-        """Have a worker make the image's layers; its log is kept. None when it has them, else the error."""
-        request = new_id()
-        done: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
-
-        def hear(said: Mapping[str, Any]) -> None:
-            if said["t"] == "image.log":
-                self.background.start(self._log_line(row["id"], said["text"]), "build_log")
-            elif not done.done():
-                gone = {"code": "worker_gone"} if said["t"] == "lost" else None
-                done.set_result(gone or said.get("error"))
-
-        end.builds[request] = hear
-        try:
-            end.link.send(control("image.build", request=request, environment=str(row["environment_id"]), image=to_wire(image)))
-            return await done
-        finally:
-            del end.builds[request]
-
-    async def _log_line(self, deployment_id: Any, text: str) -> None:
-        async with self._core.database.connection() as connection:
-            await deployments.append_log(connection, id=deployment_id, text=text if text.endswith("\n") else text + "\n")
+        async with aclosing(pieces(look)) as found:
+            async for piece in found:
+                yield piece
 
     # --- checks -------------------------------------------------------------------------------------------------------------
 
@@ -249,7 +195,9 @@ class Deployments:
             raise BlobNotFound(f"{len(missing)} blobs of the Deployment were not put, {missing[0]} among them.")
 
     def _shape(self, row: Any, current: Any) -> Deployment:
-        manifest = self._manifests.of(str(row["id"]), row["manifest"])
+        # One that is being built is pinned yet, and kept by nobody.
+        building = row["status"] == "building"
+        manifest = read_manifest(row["manifest"]) if building else self._manifests.of(str(row["id"]), row["manifest"])
         error = from_wire(ErrorInfo, jsontext.loads(row["error"])) if row["error"] is not None else UNSET
         return Deployment(
             id=DeploymentId(str(row["id"])),
@@ -258,6 +206,7 @@ class Deployments:
             digest=row["digest"],
             created_at=render.time_text(row["created_at"]),
             agents=tuple(agent.id for agent in manifest.agents),
+            images={image.reference: image.digest for image in references(manifest) if image.digest},
             error=error,
         )
 

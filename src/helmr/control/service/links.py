@@ -123,7 +123,7 @@ class Links:
             self._exited(end, said)
         elif kind == "session.log":
             self._log(end, said)
-        elif kind in ("image.log", "image.built"):
+        elif kind in ("image.log", "image.built", "image.resolved"):
             hear = end.builds.get(said["request"])
             if hear is not None:
                 hear(said)

@@ -9,6 +9,7 @@ import structlog
 
 from helmr.control.service.agents import Agents
 from helmr.control.service.batcher import Batcher
+from helmr.control.service.builds import Builds
 from helmr.control.service.computers import Computers
 from helmr.control.service.controls import Controls
 from helmr.control.service.core import Core
@@ -75,7 +76,8 @@ class ControlPlane:
         self.computers = Computers(core, manifests, self.sessions, self.sleeping, self.processes, self.deletions)
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping)
         self.links = Links(core, self.dispatcher, self.processes, self.sleeping, self.deletions, plane_id=self.id, on_log=on_log)
-        self.deployments = Deployments(core, manifests, blobs, self.links)
+        self.builds = Builds(core, self.links)
+        self.deployments = Deployments(core, manifests, blobs, self.builds)
         self.blobs = Blobs(core, blobs)
         self.health = Health(database)
 
@@ -90,7 +92,7 @@ class ControlPlane:
             return
         self._started_at = None
         await self.links.stop()
-        await self.deployments.stop()
+        await self.builds.stop()
         await self.dispatcher.stop()
         await self._creations.stop()
         await self._batcher.stop()

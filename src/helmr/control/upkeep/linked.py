@@ -15,5 +15,5 @@ class Linked:
     async def run(self) -> bool:
         self._plane.links.poke()
         await self._plane.links.rest()
-        self._plane.deployments.build_pending()
+        self._plane.builds.build_pending()
         return False

@@ -83,6 +83,10 @@ class HostdClient:
         reply = await self.call("image.ensure", {"request": request, "image": to_wire(image), "blobs": str(blobs)})
         return [str(key) for key in reply["layers"]]
 
+    async def resolve_image(self, reference: str) -> str:
+        """The digest of what `reference` names now."""
+        return str((await self.call("image.resolve", {"reference": reference}))["digest"])
+
     async def collect_images(self, keep: Sequence[str], *, idle_seconds: float | None = None) -> Mapping[str, Any]:
         """Free the disk of layers that no Computer here uses and that are not in `keep`: `removed`, their keys, and `bytes`."""
         idle = {} if idle_seconds is None else {"idle_seconds": idle_seconds}

@@ -56,6 +56,7 @@ class Methods:
         self._table: dict[str, Callable[[Connection, Params], Awaitable[Reply]]] = {
             "info": self._info,
             "image.ensure": self._image_ensure,
+            "image.resolve": self._image_resolve,
             "image.collect": self._image_collect,
             "computer.start": self._start,
             "computer.attach": self._attach,
@@ -133,6 +134,12 @@ class Methods:
 
         layers = await self._store().ensure(image, Path(_text(params, "blobs")), log, runner(image.base), runners=runner)
         return {"layers": [layer.key for layer in layers]}
+
+    async def _image_resolve(self, connection: Connection, params: Params) -> Reply:
+        """What a tag names now [A7]."""
+        if not isinstance(self._hostd.driver, Bubblewrap):
+            raise failure.NotSupported(f"The {self._hostd.driver.name} driver builds no images; it runs on the host's own files.")
+        return {"digest": await self._store().resolve(_text(params, "reference"))}
 
     async def _image_collect(self, connection: Connection, params: Params) -> Reply:
         """Layers that no Computer of this host was made of, and that the worker doesn't ask to keep [C7]."""

@@ -67,6 +67,10 @@ class HostdGate:
     async def ensure_image(self, request: str, image: ImageManifest, blobs: Path) -> Mapping[str, Any]:
         return await self._call("image.ensure", request=request, image=to_wire(image), blobs=str(blobs))
 
+    async def resolve_image(self, reference: str) -> str:
+        """The digest of what `reference` names now [A7]."""
+        return str((await self._call("image.resolve", reference=reference))["digest"])
+
     async def start(
         self, computer: str, fence: Any, environment: str, template: TemplateManifest, layers: Sequence[str]
     ) -> Mapping[str, Any]:

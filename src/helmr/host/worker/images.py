@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from helmr.host.worker.bundles import Bundles
@@ -29,6 +29,10 @@ class Images:
         folder = await self._gather(environment, image)
         reply = await self._gate.ensure_image(request or new_id(), image, folder)
         return [str(key) for key in reply["layers"]]
+
+    async def resolve(self, references: Iterable[str]) -> dict[str, str]:
+        """The digest of what each reference names now, asked for one after another."""
+        return {reference: await self._gate.resolve_image(reference) for reference in sorted(set(references))}
 
     async def _gather(self, environment: str, image: ImageManifest) -> Path:
         folder = self._root / parse_id(environment, "environment")

@@ -136,6 +136,8 @@ class Worker:
                 self._named(message).scopes.forget(int(message["channel"]))
             case "image.build":
                 self._build(message)
+            case "image.resolve":
+                self._resolve(message)
             case _:
                 return False
         return True
@@ -259,6 +261,18 @@ class Worker:
                 self._builds.discard(request)
 
         self.spawn(answered(build, failed, "image.build", request=request), f"image-{request}")
+
+    def _resolve(self, message: Mapping[str, Any]) -> None:
+        request = str(message["request"])
+
+        def failed(failure: Failure) -> None:
+            self.uplink.tell("image.resolved", request=request, digests={}, error=failure.to_wire())
+
+        async def resolve() -> None:
+            digests = await self.images.resolve(map(str, message["references"]))
+            self.uplink.tell("image.resolved", request=request, digests=digests)
+
+        self.spawn(answered(resolve, failed, "image.resolve", request=request), f"resolve-{request}")
 
     async def _lease(self, computers: list[str], seconds: float) -> None:
         try:

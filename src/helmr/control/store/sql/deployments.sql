@@ -33,8 +33,27 @@ UPDATE deployments SET status = :status, error = :error WHERE id = :id AND statu
 -- name: want_promotion(id)!
 UPDATE deployments SET promote_when_ready = true WHERE id = :id AND status = 'building';
 
+-- A log keeps its last 256 Ki characters, and the count of those before.
 -- name: append_log(id, text)!
-UPDATE deployments SET log = right(log || :text, 262144) WHERE id = :id;
+UPDATE deployments SET log = right(log || :text, 262144), log_dropped = log_dropped + greatest(0, length(log || :text) - 262144)
+WHERE id = :id;
+
+-- name: image_digests(environment_id, references)
+SELECT reference, digest FROM image_digests WHERE environment_id = :environment_id AND reference = ANY(:references::text[]);
+
+-- The first to resolve a reference decides for all until somebody pulls.
+-- name: record_digests(environment_id, references, digests)!
+INSERT INTO image_digests (environment_id, reference, digest)
+SELECT :environment_id, r.reference, r.digest FROM unnest(:references::text[], :digests::text[]) AS r (reference, digest)
+ON CONFLICT (environment_id, reference) DO NOTHING;
+
+-- name: renew_digests(environment_id, references, digests)!
+INSERT INTO image_digests (environment_id, reference, digest)
+SELECT :environment_id, r.reference, r.digest FROM unnest(:references::text[], :digests::text[]) AS r (reference, digest)
+ON CONFLICT (environment_id, reference) DO UPDATE SET digest = excluded.digest, resolved_at = now();
+
+-- name: pin_deployment(id, manifest, digest)!
+UPDATE deployments SET manifest = :manifest, digest = :digest WHERE id = :id AND status = 'building';
 
 -- name: make_current(environment_id, deployment_id)!
 UPDATE environments SET current_deployment_id = :deployment_id WHERE id = :environment_id;

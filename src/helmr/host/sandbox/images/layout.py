@@ -38,15 +38,15 @@ class Layout:
 
     root: Path
 
-    def image(self, tag: str | None = None) -> LayoutImage:
-        """The image called `tag`, or the only one, for this machine. Raises `ImageFailed`."""
-        index = self._document("index.json", _read(self.root / "index.json"))
-        entries = _entries(index, "manifests")
-        if tag is not None:
-            entries = [entry for entry in entries if cast("Mapping[str, Any]", entry.get("annotations") or {}).get(_NAME) == tag]
-        if len(entries) != 1:
-            raise ImageFailed(f"The layout {self.root} has {len(entries)} images{f' called {tag}' if tag else '; name one with :TAG'}.")
-        digest, manifest = self._blob_document(entries[0])
+    def image(self, tag: str | None = None, digest: str = "") -> LayoutImage:
+        """The image of `digest`, or called `tag`, or the only one, for this machine. Raises `ImageFailed`."""
+        descriptor = {"digest": f"sha256:{digest}"} if digest else self._called(tag)
+        if digest and not (self.root / "blobs/sha256" / digest).is_file():
+            raise ImageFailed(
+                f"The layout {self.root} no longer has the image sha256:{digest} that this Deployment was published with.",
+                hint="Publish again with `helmr deploy --pull`, which takes what the layout has now.",
+            )
+        digest, manifest = self._blob_document(descriptor)
         for _ in range(3):
             if "manifests" not in manifest and manifest.get("mediaType") not in _INDEXES:
                 break
@@ -55,6 +55,15 @@ class Layout:
         return LayoutImage(
             digest=digest, layers=tuple(_digest_of(entry) for entry in _entries(manifest, "layers")), config=_config(config.get("config"))
         )
+
+    def _called(self, tag: str | None) -> Mapping[str, Any]:
+        index = self._document("index.json", _read(self.root / "index.json"))
+        entries = _entries(index, "manifests")
+        if tag is not None:
+            entries = [entry for entry in entries if cast("Mapping[str, Any]", entry.get("annotations") or {}).get(_NAME) == tag]
+        if len(entries) != 1:
+            raise ImageFailed(f"The layout {self.root} has {len(entries)} images{f' called {tag}' if tag else '; name one with :TAG'}.")
+        return entries[0]
 
     def open(self, digest: str) -> BinaryIO:
         """The blob's bytes, unchecked. Raises `ImageFailed` when it is missing."""

@@ -46,6 +46,10 @@ class LayerStore:
         with self._layers.holding() as hold:
             return await self._ensure(image, blobs, log, runner, runners, hold)
 
+    async def resolve(self, reference: str) -> str:
+        """The digest of what `reference` names now, as `sha256:...`. Raises `ImageFailed`."""
+        return await self._bases.resolve(reference)
+
     async def config(self, image: ImageManifest) -> ImageConfig:
         """What processes in `image` start with. For an image that `ensure` has made; its base is not fetched anew."""
         return image_config(image, await self._bases.config(image))
