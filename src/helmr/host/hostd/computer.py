@@ -68,6 +68,7 @@ class Computer:
             "frozen": record.frozen or self._lapsed,
             "template": record.template,
             "layers": list(record.layers),
+            "generation": record.generation,
             "paths": {"workspace": paths.workspace, "bundles": paths.bundles, "run": paths.run, "python": paths.python},
         }
 
@@ -95,7 +96,7 @@ class Computer:
             if self.is_running:
                 await self._awaken(self._running_or_refuse(), fence)
                 return
-            self._store(state="starting", fence=fence, frozen=False)
+            self._store(state="starting", fence=fence, frozen=False, generation=self.record.generation + 1)
             self._known.clear()
             self._listen()
             try:

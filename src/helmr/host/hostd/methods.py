@@ -210,7 +210,7 @@ class Methods:
             self._hostd.watchdog.forget(name)
             raise
         told = computer.describe()
-        return {"state": told["state"], "pid": told["pid"], "paths": told["paths"]}
+        return {name: told[name] for name in ("state", "pid", "paths", "generation")}
 
     async def _create(self, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...]) -> Computer:
         folder = self._hostd.config.state / "computers" / name

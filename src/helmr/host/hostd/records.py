@@ -33,6 +33,8 @@ class Record:
     running: Running | None = None
     frozen: bool = False
     """Frozen by request; the watchdog's freezing is told by its leases."""
+    generation: int = 0
+    """Grows by one before each start and each restore: an image of memory is of use on the files of its own generation only [I9]."""
 
     @property
     def computer(self) -> str:

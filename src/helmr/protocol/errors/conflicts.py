@@ -114,6 +114,13 @@ class BaseMismatch(Conflict):
     code = "base_mismatch"
 
 
+class SaveDamaged(Conflict):
+    """The save of the Computer's files is damaged, or was made with other keys."""
+
+    code = "save_damaged"
+    hint = "Restore an earlier save; `detail` names what is wrong with this one."
+
+
 class ChannelUnavailable(Conflict):
     """The Slack channel can't be posted to."""
 

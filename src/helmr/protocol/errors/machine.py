@@ -37,6 +37,19 @@ class FolderUnusable(SetupError):
     code = "folder_unusable"
 
 
+class SpoolUnsafe(SetupError):
+    """The spool folder is not the worker's own."""
+
+    code = "spool_unsafe"
+
+
+class ObjectStoreUnusable(SetupError):
+    """The object store can't be reached, or its address is none."""
+
+    code = "object_store_unusable"
+    hint = "Name it as file:///folder or s3://bucket/prefix; for S3 set AWS_REGION, credentials, and AWS_ENDPOINT_URL if it isn't AWS."
+
+
 class PortInUse(SetupError):
     """Another program listens on this port."""
 

@@ -77,3 +77,9 @@ class BlobNotFound(Missing):
     """There is no such blob."""
 
     code = "blob_not_found"
+
+
+class ObjectNotFound(Missing):
+    """The object store has no such object."""
+
+    code = "object_not_found"

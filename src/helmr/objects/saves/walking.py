@@ -1,0 +1,237 @@
+"""Walking a tree by stat: entries that look as they did are taken as they were, the others are read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from helmr.objects.saves.attributes import read_attributes
+from helmr.objects.saves.content import Content, NotRegular, Take, open_file, read_content
+from helmr.objects.saves.crew import Crew
+from helmr.objects.saves.hints import GRAIN_NS, NOT_SEEN, Known, Seen, now_ns, seen_of
+from helmr.objects.saves.manifest import FOLDER, LINK, PIPE, REGULAR, WHITEOUT, Entry, Folder
+from helmr.objects.saves.opening import open_below
+from helmr.objects.saves.owners import IdRange
+
+DEPTH: Final = 4096
+"""Folders that lie deeper than any path can name are not walked into."""
+_SOCKET: Final = stat.S_IFSOCK >> 12
+_NO_FILE: Final = frozenset((errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO))
+"""What opening a file answers when its name stands for another thing by now."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """What was found. `seen` has the hints of `folders`' entries."""
+
+    root: Entry
+    folders: list[Folder] = field(default_factory=list[Folder])
+    seen: list[list[Seen]] = field(default_factory=list[list[Seen]])
+    read: int = 0
+    torn: list[str] = field(default_factory=list[str])
+    refused: list[str] = field(default_factory=list[str])
+    sockets: int = 0
+
+
+def walk(
+    root: int, *, ids: IdRange, known: Known, has: Callable[[bytes], bool], take: Take, exclude: frozenset[bytes] = frozenset()
+) -> Walk:
+    """Walk the open folder `root`. `known` is the tree as it was, `has` tells whether a chunk is stored, `take` stores one.
+
+    What vanishes meanwhile is left out; what changes while it is read is told in `torn`. Raises `OSError`.
+    """
+    return _Walker(root, ids, known, has, take, exclude).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A folder to be walked: the place of its own entry, and which folder of the known tree it was."""
+
+    path: bytes
+    name: bytes
+    parent: int
+    slot: int
+    known: int
+    depth: int
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A file that is being read, and the place of its entry."""
+
+    file: int
+    path: bytes
+    folder: int
+    slot: int
+    attributes: tuple[tuple[str, bytes], ...]
+    content: Content | None = None
+
+
+class _Walker:
+    def __init__(self, root: int, ids: IdRange, known: Known, has: Callable[[bytes], bool], take: Take, exclude: frozenset[bytes]) -> None:
+        self._root, self._ids, self._known, self._has, self._take, self._exclude = root, ids, known, has, take, exclude
+        self._found = Walk(root=self._plain(b"", os.fstat(root), FOLDER, attributes=read_attributes(root, ids)))
+        self._sure_before = now_ns() - GRAIN_NS
+        self._ahead = [_Ahead(b"", b"", -1, 0, known.root, 0)]
+        self._readings: list[_Reading] = []
+        self._links: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """The places of each file that may have many names."""
+
+    def run(self) -> Walk:
+        with Crew(self._read) as crew:
+            while self._ahead:
+                ahead = self._ahead.pop()
+                try:
+                    folder = open_below(self._root, ahead.path)
+                except OSError:
+                    if not ahead.path:
+                        raise
+                    self._found.torn.append(os.fsdecode(ahead.path))  # moved, or another thing by now
+                    continue
+                try:
+                    self._walk_folder(folder, ahead, crew)
+                finally:
+                    os.close(folder)
+            crew.join()
+        for reading in self._readings:
+            self._fill(reading)
+        self._join_links()
+        return self._found
+
+    def _walk_folder(self, folder: int, ahead: _Ahead, crew: Crew[_Reading]) -> None:
+        number, known = len(self._found.folders), self._known.entries(ahead.known)
+        entries: list[Entry] = []
+        seen: list[Seen] = []
+        self._found.folders.append(Folder(parent=ahead.parent, name=ahead.name, entries=entries))
+        self._found.seen.append(seen)
+        if ahead.parent >= 0 and (attributes := read_attributes(folder, self._ids)):
+            above = self._found.folders[ahead.parent].entries
+            above[ahead.slot] = msgspec.structs.replace(above[ahead.slot], attributes=attributes)
+        below: list[_Ahead] = []
+        with os.scandir(folder) as listing:
+            for item in sorted(listing, key=_name_of):
+                name = os.fsencode(item.name)
+                path = ahead.path + b"/" + name if ahead.path else name
+                if path in self._exclude:
+                    continue
+                try:
+                    found = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                kind = found.st_mode >> 12
+                old = known.get(name)
+                place = (number, len(entries))
+                if kind == FOLDER:
+                    if ahead.depth >= DEPTH:
+                        self._found.refused.append(os.fsdecode(path))
+                        continue
+                    below.append(_Ahead(path, name, number, place[1], self._known.child(ahead.known, name), ahead.depth + 1))
+                    entry = self._plain(name, found, FOLDER)
+                elif kind == REGULAR and found.st_nlink > 1 and self._is_another_name(found, place):
+                    entry = self._plain(name, found, REGULAR)  # the first name's content comes in the end
+                elif old is not None and self._same(old, found, kind):
+                    entry = old[0]
+                elif kind == REGULAR:
+                    if (reading := self._open(folder, item.name, path, place)) is None:
+                        self._links.pop((found.st_dev, found.st_ino), None)
+                        continue
+                    self._readings.append(reading)
+                    crew.add(reading, found.st_size)
+                    entry = self._plain(name, found, REGULAR)
+                elif (other := self._other(folder, item.name, path, found, kind)) is not None:
+                    entry = other
+                else:
+                    continue
+                entries.append(entry)
+                seen.append(seen_of(found) if found.st_ctime_ns < self._sure_before else NOT_SEEN)
+        self._ahead += reversed(below)
+
+    def _same(self, old: tuple[Entry, Seen], found: os.stat_result, kind: int) -> bool:
+        entry, seen = old
+        if seen != seen_of(found) or entry.kind != kind or entry.mtime != found.st_mtime_ns:
+            return False
+        return kind != REGULAR or (entry.size == found.st_size and all(map(self._has, entry.chunks)))
+
+    def _is_another_name(self, found: os.stat_result, place: tuple[int, int]) -> bool:
+        places = self._links.setdefault((found.st_dev, found.st_ino), [])
+        places.append(place)
+        return len(places) > 1
+
+    def _open(self, folder: int, name: str, path: bytes, place: tuple[int, int]) -> _Reading | None:
+        """None for what is gone, or is no file any more."""
+        try:
+            file = open_file(folder, name)
+        except (FileNotFoundError, NotRegular):
+            return None
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
+            return None
+        try:
+            return _Reading(file, path, *place, read_attributes(file, self._ids))
+        except BaseException:
+            os.close(file)
+            raise
+
+    def _read(self, reading: _Reading) -> None:
+        """In a thread of the crew."""
+        try:
+            reading.content = read_content(reading.file, self._take)
+        finally:
+            os.close(reading.file)
+
+    def _fill(self, reading: _Reading) -> None:
+        content, entries = reading.content, self._found.folders[reading.folder].entries
+        assert content is not None
+        self._found.read += 1
+        entry = self._plain(entries[reading.slot].name, content.found, REGULAR, attributes=reading.attributes)
+        entries[reading.slot] = msgspec.structs.replace(entry, size=content.size, chunks=content.chunks, extents=content.extents)
+        sure = not content.torn and content.found.st_ctime_ns < self._sure_before
+        self._found.seen[reading.folder][reading.slot] = seen_of(content.found) if sure else NOT_SEEN
+        if content.torn:
+            self._found.torn.append(os.fsdecode(reading.path))
+
+    def _other(self, folder: int, name: str, path: bytes, found: os.stat_result, kind: int) -> Entry | None:
+        """What is neither folder nor file; None for what a save doesn't have."""
+        if kind == LINK:
+            try:
+                target = os.readlink(os.fsencode(name), dir_fd=folder)
+            except OSError:
+                return None  # gone, or another thing by now
+            return msgspec.structs.replace(self._plain(os.fsencode(name), found, LINK), target=target)
+        if kind == PIPE:
+            return self._plain(os.fsencode(name), found, PIPE)
+        if kind == WHITEOUT and found.st_rdev == 0:
+            return self._plain(os.fsencode(name), found, WHITEOUT)
+        if kind == _SOCKET:
+            self._found.sockets += 1
+        else:
+            self._found.refused.append(os.fsdecode(path))
+        return None
+
+    def _join_links(self) -> None:
+        """Give all names of a file its first one's content, and the same number."""
+        number = 0
+        for places in self._links.values():
+            folder, slot = places[0]
+            first, seen = self._found.folders[folder].entries[slot], self._found.seen[folder][slot]
+            number += len(places) > 1
+            for folder, slot in places:
+                entries = self._found.folders[folder].entries
+                entries[slot] = msgspec.structs.replace(first, name=entries[slot].name, inode=number if len(places) > 1 else 0)
+                self._found.seen[folder][slot] = seen
+
+    def _plain(self, name: bytes, found: os.stat_result, kind: int, *, attributes: tuple[tuple[str, bytes], ...] = ()) -> Entry:
+        uid, gid = self._ids.inside(found.st_uid, found.st_gid)
+        mode = stat.S_IMODE(found.st_mode)
+        return Entry(name=name, kind=kind, mode=mode, uid=uid, gid=gid, mtime=found.st_mtime_ns, attributes=attributes)
+
+
+def _name_of(item: os.DirEntry[str]) -> str:
+    return item.name
