@@ -8,7 +8,9 @@ import json
 import pytest
 from tests.service.scripted import agent, house
 
+from helmr.control.service import faults
 from helmr.control.upkeep.hibernation import Hibernation
+from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.transits import Transits
 from helmr.protocol.link import control
@@ -231,6 +233,39 @@ async def test_memory_that_is_gone_when_the_worker_returns_is_a_reconstruction_a
         await again.began(turn)
         async with h.database.connection() as connection:
             assert await connection.fetchval("SELECT strikes FROM sessions WHERE id = $1", session) == 0
+
+
+async def test_a_sleeping_process_of_a_computer_that_was_noted_as_gone_is_ended_by_a_duty_and_is_no_strike(database, tmp_path):
+    """[S14], I6: the control plane that noted the loss died before it said so of the process; nobody returns to tell."""
+    async with house(database, tmp_path) as h:
+        session, _process, computer = await asleep(h)
+        fence = h.host.computers[computer]["fence"]
+        h.host.disconnect()
+        h.host.computers.clear()
+        h.host.processes.clear()
+
+        def die() -> None:
+            raise RuntimeError("The control plane dies.")
+
+        faults.arm("after_commit:computer_lost", die)
+        try:
+            with pytest.raises(RuntimeError):
+                await h.plane.processes.computer_lost(computer, fence, "cold", None)
+        finally:
+            faults.disarm("after_commit:computer_lost")
+        assert (await _process_of(h, session))["process"] == "asleep"
+        await LostWorkers(h.plane).run()
+        assert await _process_of(h, session) == {"process": "none", "strikes": 0}
+        h.host.connect()
+        turn = (await h.enqueue(session))["id"]
+        again = await h.host.next_process()
+        assert again.opened["recovery"] == {"kind": "reconstructed", "reason": "memory_not_restored"}
+        await again.began(turn)
+
+
+async def _process_of(h, session):
+    async with h.database.connection() as connection:
+        return dict(await connection.fetchrow("SELECT process, strikes FROM sessions WHERE id = $1", session))
 
 
 async def test_a_computer_that_does_not_wake_in_time_is_given_up_and_made_again(database, tmp_path):
