@@ -61,7 +61,7 @@ def run(config: DevConfig) -> int:
     folder = DataFolder(config.data_dir or default_folder(config.project))
     if not config.clean:
         load_project(config.project)
-    with folder.hold(), folder.log.open("a", encoding="utf-8", buffering=1) as logs:
+    with folder.hold(), folder.open_log() as logs:
         write_logs(logs)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_clean(folder, screen) if config.clean else Dev(config, folder, screen).run())

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from helmr.control.service.principals import KEY_PREFIX
 from helmr.control.store.postgres.account import SYSTEM_FOLDER
@@ -69,6 +69,8 @@ class DataFolder:
         """
         try:
             _make(self.path)
+            for private in (self.blobs, self.worker):
+                _make_private(private)
             descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise FolderUnusable(
@@ -88,6 +90,12 @@ class DataFolder:
             os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
+
+    def open_log(self) -> TextIO:
+        """The log, to write at its end; it names what Agents and callers sent, so this user alone reads it."""
+        file = open(self.log, "a", encoding="utf-8", buffering=1, opener=lambda path, flags: os.open(path, flags, 0o600))
+        os.fchmod(file.fileno(), 0o600)
+        return file
 
     def api_key(self) -> str:
         """The key of this folder's Environment: made once, readable by this user alone, the same after a restart."""
@@ -113,3 +121,10 @@ def _make(folder: Path) -> None:
     _make(folder.parent)
     folder.mkdir(exist_ok=True)
     folder.chmod(0o711)
+
+
+def _make_private(folder: Path) -> None:
+    """A folder for this user alone, also when an earlier version, or somebody else, made it for all."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)

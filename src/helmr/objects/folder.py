@@ -19,7 +19,7 @@ _INCOMING: Final = "incoming"
 
 
 class FolderStore:
-    """Blobs as files under `root`, which is made when it is missing. Safe under any number of writers and processes.
+    """Blobs as files under `root`, which is made for this user alone when it is missing. Safe under any number of writers and processes.
 
     A writer that is killed leaves a file in `ROOT/incoming`, never among the blobs; the next store that is made on `root`, or
     `sweep`, takes it away. All calls do their disk work in threads.
@@ -27,7 +27,9 @@ class FolderStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        (root / _INCOMING).mkdir(parents=True, exist_ok=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, exist_ok=True)
+        (root / _INCOMING).mkdir(exist_ok=True)
         self.sweep()
 
     def place(self, digest: str) -> Path:

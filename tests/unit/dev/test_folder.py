@@ -54,7 +54,27 @@ def test_the_key_is_private_and_stays_the_same(tmp_path: Path) -> None:
     assert key.startswith("hlmr_sk_")
     assert len(key) > 40
     assert stat.S_IMODE((folder.path / "key").stat().st_mode) == 0o600
-    assert sorted(path.name for path in folder.path.iterdir()) == ["key", "lock"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["blobs", "key", "lock", "worker"]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_others_read_nothing_of_what_is_kept_though_the_folder_and_what_is_in_it_was_made_for_all(tmp_path: Path, earlier: bool) -> None:
+    """Blobs are sources, the log names what was sent. An own `--data-dir` often is 0755."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    if earlier:
+        for name in ("blobs", "worker"):
+            (data / name).mkdir()
+            (data / name).chmod(0o755)
+        (data / "helmr.log").write_text("before\n")
+        (data / "helmr.log").chmod(0o644)
+    folder = DataFolder(data)
+    with folder.hold(), folder.open_log() as log:
+        log.write("now\n")
+        folder.api_key()
+    readable = {path.name for path in data.iterdir() if path.stat().st_mode & 0o077}
+    assert readable == set()
+    assert folder.log.read_text().splitlines() == (["before"] if earlier else []) + ["now"]
 
 
 def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def worker_id(state: Path) -> str:
         try:
             found = place.read_text().strip()
         except FileNotFoundError:
-            state.mkdir(parents=True, exist_ok=True)
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
             aside = state / f".worker-id.{new_id()}"
             aside.write_text(new_id() + "\n")
             with contextlib.suppress(FileExistsError):
