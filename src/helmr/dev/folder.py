@@ -93,9 +93,9 @@ class DataFolder:
 
     def open_log(self) -> TextIO:
         """The log, to write at its end; it names what Agents and callers sent, so this user alone reads it."""
-        file = open(self.log, "a", encoding="utf-8", buffering=1, opener=lambda path, flags: os.open(path, flags, 0o600))
-        os.fchmod(file.fileno(), 0o600)
-        return file
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)
+        return os.fdopen(descriptor, "a", encoding="utf-8", buffering=1)
 
     def api_key(self) -> str:
         """The key of this folder's Environment: made once, readable by this user alone, the same after a restart."""

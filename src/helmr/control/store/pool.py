@@ -28,6 +28,15 @@ _AWAY: Final = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.DiskFullError,
+)
+_WORDS: Final = (
+    (asyncpg.DiskFullError, "its disk is full"),
+    (asyncpg.TooManyConnectionsError, "it takes no more connections"),
+    (asyncpg.CannotConnectNowError, "it is starting or ending"),
+    ((asyncpg.AdminShutdownError, asyncpg.CrashShutdownError), "it ended"),
+    (TimeoutError, "it does not answer in time"),
+    ((asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresConnectionError), "the connection was lost"),
 )
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _TRIES: Final = 5
@@ -50,7 +59,12 @@ def database_errors() -> Generator[None]:
         # An InterfaceError by inheritance, but it says that a value can't be encoded: the caller's fault, not the database's.
         raise
     except _AWAY as error:
-        raise DatabaseUnavailable(f"The database is away: {str(error) or type(error).__name__}.") from error
+        raise DatabaseUnavailable(f"The database is away: {_why(error)}.") from error
+
+
+def _why(error: BaseException) -> str:
+    """In our own words, since callers read it: what a library says of its connection names its states, and where the database is."""
+    return next((words for kind, words in _WORDS if isinstance(error, kind)), "it can't be reached")
 
 
 class Database:

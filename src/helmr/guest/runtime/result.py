@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from helmr.guest.runtime.stopping import describe
 from helmr.protocol import jsontext
 from helmr.protocol.errors import AuthoringError, HelmrError
 from helmr.protocol.limits import RESULT_BYTES
 from helmr.sdk.schema import Schema, encoded, validated
+
+TOO_DEEP: Final = f"The result is nested too deeply: at most {jsontext.JSON_DEPTH} levels of lists and objects are kept."
 
 
 class ResultInvalid(AuthoringError):
@@ -29,6 +31,8 @@ async def validated_result(schema: Schema[Any], value: object) -> bytes:
         output = await validated(schema, value)
     except HelmrError as error:
         raise ResultInvalid(error.detail) from error
+    except RecursionError as error:
+        raise ResultInvalid(TOO_DEEP) from error
     except Exception as error:
         raise ResultInvalid(f"The result schema raised {describe(error)}") from error
     return encoded_result(schema, output)
@@ -40,6 +44,8 @@ def encoded_result(schema: Schema[Any] | None, output: object) -> bytes:
         data = jsontext.dumps(output if isinstance(output, str) and schema is None else encoded(schema, output))
     except HelmrError as error:
         raise ResultInvalid(error.detail) from error
+    except RecursionError as error:
+        raise ResultInvalid(TOO_DEEP) from error
     except Exception as error:
         raise ResultInvalid(f"The result schema raised {describe(error)}") from error
     if len(data) > RESULT_BYTES:
