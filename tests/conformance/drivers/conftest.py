@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from jail import Jail
 
+from helmr.host.hostd.cleaning import clean
+
 KINDS = ("bubblewrap-root", "bubblewrap-user", "process")
 ISOLATED = ("bubblewrap-root", "bubblewrap-user")
 ORDINARY_UID = 64123
@@ -30,8 +32,19 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
+@pytest.fixture(scope="session")
+async def jails(anyio_backend: str) -> AsyncIterator[dict[str, Jail]]:
+    """The jails that tests share, by kind, each made by the first test that wants it."""
+    made: dict[str, Jail] = {}
+    yield made
+    for jail in made.values():
+        await jail.close()
+        shutil.rmtree(jail.state.parent)
+
+
 @pytest.fixture
-async def jail(request: pytest.FixtureRequest, folder: Path, anyio_backend: str) -> AsyncIterator[Jail]:
+async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Jail]) -> AsyncIterator[Jail]:
+    """A jail without Computers. It is shared, so each test leaves it so; one that a test spoilt is made anew."""
     kind = request.param
     if kind == "bubblewrap-root" and os.geteuid() != 0:
         pytest.skip("needs root")
@@ -44,10 +57,21 @@ async def jail(request: pytest.FixtureRequest, folder: Path, anyio_backend: str)
             pytest.skip("needs setpriv, and a Python 3.11 that every user may run")
         uid = ORDINARY_UID
         os.chown(folder, uid, uid)
-    made = Jail(folder / "state", kind.partition("-")[0], uid)
-    await made.open()
-    yield made
-    await made.close()
+    if kind not in jails:
+        home = Path(tempfile.mkdtemp(prefix="helmr-test-", dir="/var/tmp"))
+        home.chmod(0o755)
+        if uid is not None:
+            os.chown(home, uid, uid)
+        jails[kind] = Jail(home / "state", kind.partition("-")[0], uid)
+        await jails[kind].open()
+    yield jails[kind]
+    used = jails.pop(kind)
+    try:
+        await used.empty()
+    except BaseException:
+        await clean(used.state)
+        raise
+    jails[kind] = used
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

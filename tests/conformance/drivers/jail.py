@@ -80,11 +80,23 @@ class Jail:
         await self.client.close()
 
     async def close(self) -> None:
+        """End hostd, which must end well, and remove the folder."""
         await self.client.close()
         assert self.hostd is not None
         self.hostd.terminate()
         assert self.hostd.wait(10) == 0, (self.state.parent / "hostd.log").read_text()[-3000:]
         await clean(self.state)
+
+    async def empty(self) -> None:
+        """Destroy every Computer, and forget what was said of them; a hostd that was ended is started again."""
+        assert self.hostd is not None
+        if self.hostd.poll() is not None:
+            await self.client.close()
+            await self.open()
+        for entry in (await self.client.info())["computers"]:
+            await self.client.destroy(entry["computer"], entry["fence"])
+        while not self.notices.empty():
+            self.notices.get_nowait()
 
     async def start(self, computer: str, fence: int = 1, **template: Any) -> dict[str, Any]:
         image = template.pop("image", None) or ImageManifest(name="test", base="host")
