@@ -128,7 +128,8 @@ class DatabaseServer:
 
     async def _create(self, template: str) -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"
-        await self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        # Copying files costs a sixth of what logging each page of them does; the checkpoints that it asks for are nothing without fsync.
+        await self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         return self._postgres.dsn(name)
 
     async def _drop(self, name: str) -> None:
