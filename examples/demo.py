@@ -27,17 +27,39 @@ from helmr import HelmrClient, text
 HERE = Path(__file__).resolve().parent
 SAID_LINES = 40
 """How much of what `helmr dev` said is shown when it does not start."""
+LIGHT = ("tests/unit/sdk/", "tests/unit/protocol/", "tests/unit/guest/test_guest_turns.py")
+"""Tests of this repository that need no server, and little time."""
 START_SECONDS = 600
 """The first start installs the reviewer's tools into its image."""
 
 
 def carry_repository(repository: Path, target: Path) -> list[str]:
-    """Write the repository's history as a git bundle; gives the ranges to review: the last commit, then the last few."""
+    """Write the repository's history as a git bundle; gives two ranges to review."""
     target.parent.mkdir(parents=True, exist_ok=True)
     safe = ["git", "-c", f"safe.directory={repository}", "-C", str(repository)]
     subprocess.run([*safe, "bundle", "create", "-q", str(target), "HEAD", "--branches"], check=True)
-    count = int(subprocess.run([*safe, "rev-list", "--count", "HEAD"], check=True, capture_output=True, text=True).stdout)
-    return ["HEAD~1..HEAD", f"HEAD~{min(3, count - 1)}..HEAD"] if count > 1 else ["HEAD", "HEAD"]
+    log = [*safe, "log", "-400", "--no-merges", "--format=%x00%h %p", "--name-only"]
+    files = [*safe, "ls-tree", "-r", "--name-only", "HEAD"]
+    told, tree = (subprocess.run(command, check=True, capture_output=True, text=True).stdout for command in (log, files))
+    return [*worth_reviewing(told, tree.splitlines()), "HEAD", "HEAD"][:2]
+
+
+def worth_reviewing(log: str, tree: list[str]) -> list[str]:
+    """Ranges of the two newest commits all of whose tests need only the libraries of `name_libraries`; where these are fewer, of the newest
+    two. The reviewer runs the tests that a commit changes, and those that are named after the modules it changes."""
+    tests = {Path(file).name: file for file in tree if Path(file).name.startswith("test_") and file.endswith(".py")}
+    newest: list[str] = []
+    fitting: list[str] = []
+    for entry in log.split("\0")[1:]:
+        head, *files = entry.split("\n")
+        commit, *parents = head.split()
+        names = [Path(file).name for file in files if file.endswith(".py")]
+        run = [tests[name] for name in (*names, *(f"test_{name}" for name in names)) if name in tests]
+        if parents:
+            newest.append(f"{commit}~1..{commit}")
+            if run and all(file.startswith(LIGHT) for file in run):
+                fitting.append(f"{commit}~1..{commit}")
+    return fitting if len(fitting) > 1 else newest
 
 
 def name_libraries(repository: Path, target: Path) -> None:
