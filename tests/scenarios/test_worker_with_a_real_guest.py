@@ -3,136 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.unit.worker.link_server import links_of
-from tests.unit.worker.scripted_control import ScriptedControl
-
-from helmr.host.hostd.client import HostdClient
-from helmr.host.worker import HostdProcess, Worker, WorkerConfig
-from helmr.host.worker.hostd_process import DriverName
-from helmr.objects import File, FolderStore, write_listing
-from helmr.protocol.frames import Frame, encode
-from helmr.protocol.ids import new_id
-from helmr.protocol.manifest import ImageManifest, TemplateManifest
-from helmr.protocol.wire import to_wire
+from tests.scenarios.host_side import Host, hosted, lock_holder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
-
-AGENT = b"""
-import os
-
-from helmr import agent, image, template
-
-box = template(id="box", image=image("box").from_host())
-
-
-@agent(id="echo", template=box)
-async def echo(turn, ctx):
-    if turn.input[0]["text"] == "die":
-        os.kill(os.getpid(), 9)
-    await turn.output.write(f"hello {turn.input[0]['text']} from {os.getcwd()}")
-    return None
-"""
-
-
-class Host:
-    """The host side of an installation in one folder."""
-
-    def __init__(self, folder: Path, driver: DriverName) -> None:
-        self.folder = folder
-        self.control = ScriptedControl()
-        self.hostd = HostdProcess(folder / "hostd", driver)
-        self.store = FolderStore(folder / "store")
-        self.computer, self.environment = new_id(), new_id()
-        self.stack = AsyncExitStack()
-        self.worker: Worker | None = None
-        self.slot = 0
-
-    async def fetch(self, environment: str, digest: str) -> Path:
-        return await self.store.path(digest)
-
-    async def start_worker(self, kind: str) -> None:
-        links = await self.stack.enter_async_context(links_of(kind, self.control.accept))
-        self.worker = Worker(WorkerConfig(state=self.folder / "worker"), hostd=self.hostd.connect, links=links, blobs=self)
-        await self.worker.start()
-        await self.worker.wait_welcome()
-
-    async def stop_worker(self) -> None:
-        if self.worker is not None:
-            await self.worker.stop()
-            self.worker = None
-
-    async def start_computer(self) -> None:
-        template = TemplateManifest(id="box", image=ImageManifest(name="box", base="host"))
-        self.control.send("computer.start", computer=self.computer, fence=1, environment=self.environment, template=to_wire(template))
-        await self.control.expect("computer.state", state="running")
-
-    async def attach(self, acked: dict[str, int]) -> dict[str, Any]:
-        self.slot += 1
-        self.control.send("computer.attach", computer=self.computer, fence=1, slot=self.slot, acked=acked)
-        return await self.control.expect("computer.attached", slot=self.slot)
-
-    async def start_session(self, channel: int) -> int:
-        """Start the echo Agent; the pid of its process."""
-        blob = await self.store.put(AGENT)
-        bundle = await self.store.put(write_listing({"agents/echo.py": File(blob=blob, size=len(AGENT))}))
-        opening = {
-            "t": "session.open",
-            "session": {"id": new_id()},
-            "agent": "echo",
-            "computer": {"id": self.computer},
-            "deployment": {"id": new_id()},
-            "recovery": {"kind": "initial"},
-            "file": "agents/echo.py",
-            "attribute": "echo",
-        }
-        self.control.send(
-            "session.start", computer=self.computer, channel=channel, bundle=bundle, preload=[], environment={"X": "1"}, open=opening
-        )
-        started = await self.control.expect("session.started", channel=channel)
-        await self.heard(channel, "init.done")
-        return int(started["pid"])
-
-    async def heard(self, channel: int, kind: str, turn: str | None = None) -> tuple[Frame, dict[str, Any]]:
-        """The latest numbered frame of a kind (of a Turn)."""
-
-        def find() -> list[tuple[Frame, dict[str, Any]]]:
-            return [
-                (frame, said)
-                for frames in self.control.frames.values()
-                for frame in frames
-                if frame.channel == channel and frame.payload and (said := json.loads(frame.payload))["t"] == kind
-                if said.get("turn") == turn
-            ]
-
-        await self.control.until(lambda: bool(find()))
-        return find()[-1]
-
-    def start_turn(self, channel: int, text: str, acked: int) -> str:
-        turn = new_id()
-        about = {"id": turn, "sequence": 1, "created_at": "2026-01-01T00:00:00.000000Z", "source": {"kind": "api"}}
-        start = {"t": "turn.start", "turn": about, "input": [{"type": "text", "text": text}]}
-        self.control.send_frames(self.slot, encode(channel, acked, json.dumps(start).encode()))
-        return turn
-
-    async def run_turn(self, channel: int, text: str, acked: int) -> tuple[int, str]:
-        """The op of the settlement, and what the Turn wrote, which is acknowledged as a control plane does."""
-        turn = self.start_turn(channel, text, acked)
-        written, output = await self.heard(channel, "turn.output", turn)
-        stored = {"t": "stored", "ops": [[written.op, 100 + written.op]]}
-        self.control.send_frames(self.slot, encode(channel, written.op, json.dumps(stored).encode()))
-        frame, settled = await self.heard(channel, "turn.settled", turn)
-        assert settled["status"] == "completed", settled
-        return frame.op, "".join(part["text"] for part in output["content"])
 
 
 @pytest.fixture(params=["process", "bubblewrap"])
@@ -142,25 +22,6 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
     with tempfile.TemporaryDirectory(prefix="helmr-scenario-", dir="/var/tmp") as folder:
         async with hosted(Host(Path(folder), request.param)) as found:
             yield found
-
-
-@asynccontextmanager
-async def hosted(found: Host) -> AsyncIterator[Host]:
-    """Ends everything of the host afterwards."""
-    place = found.folder / "hostd" / "hostd.sock"
-    try:
-        yield found
-    finally:
-        await found.stop_worker()
-        await found.stack.aclose()
-        try:
-            client = await HostdClient.connect(place)
-        except OSError:
-            await found.hostd.ensure()
-            client = await HostdClient.connect(place)
-        await client.shutdown(end_computers=True)
-        await client.wait_closed()
-        await client.close()
 
 
 @pytest.mark.parametrize("kind", ["local", "websocket"])
@@ -196,17 +57,3 @@ async def test_a_turn_runs_end_to_end_and_goes_on_with_a_new_worker_and_a_new_ho
         host.control.send("computer.destroy", computer=host.computer, fence=1)
         assert (await host.control.expect("computer.state", state="gone"))["reason"] == "destroyed"
         assert not (host.folder / "hostd" / "computers" / host.computer).exists()
-
-
-def lock_holder(folder: Path) -> int:
-    """The pid of the hostd of a state folder, by its open lock file."""
-    place = os.path.realpath(folder / "lock")
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                links = [os.readlink(path) for path in (entry / "fd").iterdir()]
-            except OSError:
-                continue
-            if place in links:
-                return int(entry.name)
-    raise LookupError("no hostd holds the lock")

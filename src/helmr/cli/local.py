@@ -100,6 +100,12 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 @click.option(
     "--driver", type=click.Choice(["bubblewrap", "process"]), default="bubblewrap", show_default=True, help="For a hostd started here."
 )
+@click.option(
+    "--egress-allow",
+    multiple=True,
+    metavar="NAME|CIDR:PORT",
+    help="An inside address that Templates may choose, as db.internal:5432; may be given again [also: HELMR_EGRESS_ALLOW].",
+)
 @click.option("--name", help="How the worker is shown [default: the host's name].")
 @click.option("--cpu", type=click.FloatRange(0, min_open=True), help="Cores to offer [default: 8 times what there is].")
 @click.option("--memory", callback=_memory, metavar="SIZE", help='Memory to offer, as "16GiB" [default: 80 % of what there is].')
@@ -117,6 +123,7 @@ def worker(
     state: Path,
     hostd_state: Path | None,
     driver: Literal["bubblewrap", "process"],
+    egress_allow: tuple[str, ...],
     name: str | None,
     cpu: float | None,
     memory: int | None,
@@ -131,15 +138,19 @@ def worker(
 
     import uvloop
 
+    from helmr.host.sandbox.egress.rules import parse_exemptions
     from helmr.host.worker.config import WorkerConfig
     from helmr.host.worker.process import WorkerProcessConfig, run_worker
     from helmr.protocol.duration import duration_ms
 
+    parse_exemptions(*egress_allow)
     given: dict[str, Any] = {"name": name, "cpu": cpu, "memory": memory}
     settings = WorkerConfig(
         state=state, drain_seconds=duration_ms(drain) / 1000, **{key: value for key, value in given.items() if value is not None}
     )
-    config = WorkerProcessConfig(state=state, url=url, credential=credential, hostd_state=hostd_state, driver=driver, worker=settings)
+    config = WorkerProcessConfig(
+        state=state, url=url, credential=credential, hostd_state=hostd_state, driver=driver, egress_allow=egress_allow, worker=settings
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_worker(config))
     return 0

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from helmr.guest.forwarding import Forwarding
 from helmr.guest.kernel import become_subreaper, set_process_name
 from helmr.guest.launch import Launch
 from helmr.guest.polling import guest_loop
@@ -40,24 +41,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="helmr-supervisor")
     parser.add_argument("--socket", required=True, help="the socket that hostd listens on")
     parser.add_argument("--runtime", default=os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    parser.add_argument("--egress", action="store_true", help="hostd has an egress proxy for this Computer")
     options = parser.parse_args()
     set_process_name("helmr-supervisor")
     if os.getpid() != 1:
         become_subreaper()
     with asyncio.Runner(loop_factory=guest_loop) as runner:
-        runner.run(Supervisor(options.socket, options.runtime).run())
+        runner.run(Supervisor(options.socket, options.runtime, egress=options.egress).run())
 
 
 class Supervisor:
     """Owns the stream to the host, the zygotes and the scopes."""
 
-    def __init__(self, host: str, runtime: str) -> None:
-        self._host, self._runtime = host, runtime
+    def __init__(self, host: str, runtime: str, *, egress: bool = False) -> None:
+        self._host, self._runtime, self._egress = host, runtime, egress
         self._token = secrets.token_hex(8)
         self._scopes: dict[int, Scope] = {}
         self._attached = False
         self._uplink: Uplink
         self._zygotes: Zygotes
+        self._forwarding: Forwarding | None = None
         self._loop: asyncio.AbstractEventLoop
 
     async def run(self) -> None:
@@ -68,6 +71,9 @@ class Supervisor:
         self._uplink = Uplink(self._host, on_connected=self._connected, on_frames=self._take, on_lost=self._lost, on_room=self._resume_all)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._loop.add_signal_handler(signal.SIGTERM, ending.set)
+        if self._egress:
+            self._forwarding = Forwarding(self._runtime, self._host)
+            self._forwarding.start()
         self._uplink.connect()
         await ending.wait()
         while kill(descendants(os.getpid())):  # noqa: ASYNC110 - dying processes of others give no event to wait for
@@ -291,6 +297,8 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            if self._forwarding is not None and self._forwarding.ended(pid, status):
+                continue
             if not self._zygotes.ended(pid, status):
                 self._zygotes.read()
                 self._keeper_ended(pid, status)

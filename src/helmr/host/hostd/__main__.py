@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 
 from helmr.host.hostd.cleaning import clean
 from helmr.host.hostd.daemon import Hostd, HostdConfig
+from helmr.host.sandbox.egress.rules import parse_exemptions
 from helmr.protocol.errors import HelmrError
 
+ALLOW_VARIABLE = "HELMR_EGRESS_ALLOW"
 EXIT_REFUSED = 1
 EXIT_HOST = 3
 """The host can't run what was asked."""
@@ -22,13 +25,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, required=True, help="state folder, made when missing; one hostd each")
     parser.add_argument("--driver", choices=("bubblewrap", "process"), default="bubblewrap")
     parser.add_argument("--worker-uid", type=int, default=None, help="the user whose worker may connect, beside hostd's own and root")
+    parser.add_argument(
+        "--egress-allow", action="append", default=[], metavar="NAME|CIDR:PORT", help="an inside address that Templates may choose"
+    )
     parser.add_argument("--clean", action="store_true", help="end every Computer of the state folder, remove it all, and exit")
     given = parser.parse_args(arguments)
     state: Path = given.state.absolute()
     try:
         if given.clean:
             return asyncio.run(clean(state))
-        return asyncio.run(_serve(HostdConfig(state=state, driver=given.driver, worker_uid=given.worker_uid)))
+        exemptions = parse_exemptions(*given.egress_allow, os.environ.get(ALLOW_VARIABLE, ""))
+        return asyncio.run(_serve(HostdConfig(state=state, driver=given.driver, worker_uid=given.worker_uid, exemptions=exemptions)))
     except HelmrError as error:
         print(f"hostd: {error}", file=sys.stderr)
         return EXIT_REFUSED

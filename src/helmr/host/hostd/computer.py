@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +14,13 @@ from typing import Any, Final
 import structlog
 
 from helmr.host.hostd import bundles, failure
+from helmr.host.hostd.egress import ComputerEgress
 from helmr.host.hostd.records import Fence, Record, save
 from helmr.host.hostd.runsocket import RunSocket
 from helmr.host.sandbox.bubblewrap import BaseMissing
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.driver import Driver, Ending, Running
+from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.identity import boot_id, is_alive
 from helmr.host.sandbox.spawn import LaunchFailed
 
@@ -36,9 +38,11 @@ Spawn = Callable[[Awaitable[None]], None]
 class Computer:
     """Operations on one Computer never overlap: each takes its lock, but for waiting ones (`attach`) and those of scopes."""
 
-    def __init__(self, record: Record, driver: Driver, *, spawn: Spawn, exited: Exited) -> None:
+    def __init__(self, record: Record, driver: Driver, *, spawn: Spawn, exited: Exited, exemptions: Sequence[Exemption] = ()) -> None:
         self.record = record
         self._driver = driver
+        proxied = record.spec.egress and driver.proxied
+        self._egress = ComputerEgress(record.computer, record.spec.egress, exemptions) if proxied else None
         self._spawn = spawn
         self._exited = exited
         self._lock = asyncio.Lock()
@@ -79,6 +83,7 @@ class Computer:
             alive = self.record.state == "running" and running is not None and running.boot == boot_id() and is_alive(running.pid1)
             if alive and running is not None:
                 self._listen()
+                await self._open_egress()
                 self._known.set()
                 self._spawn(self._watch(running))
                 _log.info("computer.adopted", computer=self.id, pid=running.pid1.pid)
@@ -100,6 +105,7 @@ class Computer:
             self._known.clear()
             self._listen()
             try:
+                await self._open_egress()
                 running = await self._driver.start(self.record.spec)
             except BaseException as error:
                 await self._close_socket()
@@ -154,6 +160,8 @@ class Computer:
             if fence is not None:
                 self.check_fence(fence)
             running = self._running_or_refuse()
+            if fence is None:
+                await self._close_egress()  # whatever becomes of the freezing (I8)
             await self._driver.freeze(self.record.spec, running)
             if fence is None:
                 self._lapsed = True
@@ -170,6 +178,7 @@ class Computer:
                 await self._awaken(running, fence)
                 return
             self._lapsed = False
+            await self._open_egress()
             if not self.record.frozen:
                 await self._driver.thaw(self.record.spec, running)
 
@@ -184,6 +193,10 @@ class Computer:
         began = time.monotonic()
         await self.thaw(fence)
         return {"rung": FREEZE, "seconds": round(time.monotonic() - began, 6)}
+
+    def egress(self) -> Mapping[str, Any] | None:
+        """What its proxy has decided; None without one."""
+        return None if self._egress is None else self._egress.decisions.describe()
 
     async def stats(self) -> Usage:
         return await self._driver.stats(self.record.spec, self._running_or_refuse())
@@ -254,11 +267,22 @@ class Computer:
 
     def _listen(self) -> None:
         if self._socket is None:
-            folder = Path(os.path.realpath(Path(self.record.spec.folder) / "run"))
-            self._socket = RunSocket(folder, is_supervisor=self._is_supervisor, join_scope=self._join_scope)
+            self._socket = RunSocket(self._run_folder(), is_supervisor=self._is_supervisor, join_scope=self._join_scope)
             self._socket.open()
 
+    def _run_folder(self) -> Path:
+        return Path(os.path.realpath(Path(self.record.spec.folder) / "run"))
+
+    async def _open_egress(self) -> None:
+        if self._egress is not None:
+            await self._egress.open(self._run_folder())
+
+    async def _close_egress(self) -> None:
+        if self._egress is not None:
+            await self._egress.close()
+
     async def _close_socket(self) -> None:
+        await self._close_egress()
         if self._socket is not None:
             self._socket.cut_off()
             await self._socket.close()

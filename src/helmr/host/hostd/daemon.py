@@ -24,6 +24,7 @@ from helmr.host.hostd.watchdog import Watchdog
 from helmr.host.sandbox import crowds, mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.driver import Driver, Ending, Probe
+from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.identity import parents, state_of
 from helmr.host.sandbox.process import WARNING, ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
@@ -44,6 +45,8 @@ class HostdConfig:
     driver: DriverName = "bubblewrap"
     worker_uid: int | None = None
     """The unprivileged user whose worker may connect; None: hostd's own user."""
+    exemptions: tuple[Exemption, ...] = ()
+    """The operator's exceptions for the networks of Computers and build steps [C4]."""
 
 
 class Hostd:
@@ -106,7 +109,7 @@ class Hostd:
         return await asyncio.shield(self._probes)
 
     def new_computer(self, record: Record) -> Computer:
-        computer = Computer(record, self.driver, spawn=self.spawn, exited=self._exited)
+        computer = Computer(record, self.driver, spawn=self.spawn, exited=self._exited, exemptions=self.config.exemptions)
         self.computers[record.computer] = computer
         return computer
 

@@ -23,6 +23,7 @@ from helmr.host.sandbox.crowds import CrowdFailed
 from helmr.host.sandbox.driver import ComputerSpec, Unsupported
 from helmr.host.sandbox.identity import boot_id
 from helmr.host.sandbox.images import LayerStore
+from helmr.host.sandbox.images.network import BuildNetwork
 from helmr.host.sandbox.images.store import IDLE_SECONDS
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.runner import BuildRunner
@@ -247,6 +248,7 @@ class Methods:
             cpu=template.cpu,
             memory=template.memory,
             pids=template.pids,
+            egress=template.egress,
         )
         others = [other.record.spec for other in self._hostd.computers.values()]
         spec = await self._hostd.driver.create(spec, others)
@@ -298,7 +300,9 @@ class Methods:
         return await self._computer(params).wake(_fence(params))
 
     async def _stats(self, connection: Connection, params: Params) -> Reply:
-        return asdict(await self._computer(params).stats())
+        computer = self._computer(params)
+        egress = computer.egress()
+        return asdict(await computer.stats()) | ({} if egress is None else {"egress": egress})
 
     async def _scope_create(self, connection: Connection, params: Params) -> Reply:
         await self._computer(params).create_scope(_channel(params))
@@ -311,7 +315,7 @@ class Methods:
 
     def _store(self) -> LayerStore:
         if self._layers is None:
-            self._layers = LayerStore(self._hostd.config.state / "images")
+            self._layers = LayerStore(self._hostd.config.state / "images", network=BuildNetwork(exemptions=self._hostd.config.exemptions))
         return self._layers
 
     def _computer(self, params: Params) -> Computer:

@@ -40,6 +40,7 @@ class Bubblewrap:
     """
 
     name = "bubblewrap"
+    proxied = True
 
     def __init__(self, state: Path, *, hierarchies: Hierarchies | None = None) -> None:
         self._state = state
@@ -144,7 +145,9 @@ class Bubblewrap:
         binds = interior.tools(host_base=spec.host_base)
         binds += interior.guest(runtime=runtime, bundles=folder / "bundles", run=folder / "run")
         inside = self.paths(spec)
-        supervisor = supervisor_argv(python=inside.python, runtime=inside.runtime, socket=f"{inside.run}/host.sock", log=GUEST_LOG)
+        supervisor = supervisor_argv(
+            python=inside.python, runtime=inside.runtime, socket=f"{inside.run}/host.sock", log=GUEST_LOG, egress=bool(spec.egress)
+        )
         plan = LaunchPlan(
             bubblewrap=self.bubblewrap,
             layers=layers,

@@ -46,6 +46,8 @@ class ComputerSpec:
     memory: int = 1 << 30
     """Bytes, for all scopes together."""
     pids: int = 1024
+    egress: tuple[str, ...] = ()
+    """Hosts that the Template allows [C4]; none: no network."""
     first_id: int | None = None
     """Host id of root inside; chosen by `create`."""
 
@@ -107,6 +109,8 @@ class Driver(Protocol):
     """How sandboxes are made and kept on this host. Calls about one Computer never overlap; those about several do."""
 
     name: str
+    proxied: bool
+    """Whether a guest's only way out is hostd's egress proxy, in its run folder. False: it has the host's network, or none."""
 
     async def probe(self) -> list[Probe]:
         """Try each capability once, each under a time-out. Never raises for a capability that is missing."""

@@ -33,6 +33,7 @@ class ProcessDriver:
     """Computers as process trees. Files lie in the Computer's folder; limits are not enforced."""
 
     name = "process"
+    proxied = False
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -41,6 +42,7 @@ class ProcessDriver:
         return [
             Probe(name="isolation", works=False, detail=WARNING, remedy="Use the bubblewrap driver for anything but tests."),
             Probe(name="limits", works=False, detail="CPU, memory and process limits are not enforced."),
+            Probe(name="egress", works=False, detail="guests have the host's network; what Templates allow is not enforced"),
             Probe(name="freeze", works=True, detail="by SIGSTOP to each process"),
             Probe(name="hibernate", works=False, detail="memory stays in memory"),
         ]

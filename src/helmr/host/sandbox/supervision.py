@@ -22,9 +22,13 @@ sys.path.insert(0, runtime)
 _SUPERVISOR: Final = "from helmr.guest.supervisor import main; main()"
 
 
-def supervisor_argv(*, python: str, runtime: str, socket: str, log: str) -> tuple[str, ...]:
-    """The command of pid 1. `log` is a file of the guest that keeps what the supervisor prints, of its last start only."""
-    return python_argv(_SUPERVISOR, "--socket", socket, python=python, runtime=runtime, log=log)
+def supervisor_argv(*, python: str, runtime: str, socket: str, log: str, egress: bool = False) -> tuple[str, ...]:
+    """The command of pid 1. `log` is a file of the guest that keeps what the supervisor prints, of its last start only.
+
+    With `egress` it runs a forwarder to the proxy whose socket lies beside `socket` [C4].
+    """
+    arguments = ("--socket", socket, *(("--egress",) if egress else ()))
+    return python_argv(_SUPERVISOR, *arguments, python=python, runtime=runtime, log=log)
 
 
 def python_argv(code: str, *arguments: str, python: str, runtime: str, log: str) -> tuple[str, ...]:

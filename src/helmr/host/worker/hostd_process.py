@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -25,10 +26,11 @@ DriverName = Literal["bubblewrap", "process"]
 
 
 class HostdProcess:
-    """hostd on `folder`. What it writes goes to `hostd.log` there; `driver` is for one that is started here."""
+    """hostd on `folder`. What it writes goes to `hostd.log` there; `driver` and `egress_allow` are for one that is started here."""
 
-    def __init__(self, folder: Path, driver: DriverName = "bubblewrap") -> None:
+    def __init__(self, folder: Path, driver: DriverName = "bubblewrap", egress_allow: Sequence[str] = ()) -> None:
         self.folder = folder.absolute()
+        self._egress_allow = tuple(egress_allow)
         self._driver: DriverName = driver
         self._pid: int | None = None
         """The one started here, until its end was seen."""
@@ -117,6 +119,7 @@ class HostdProcess:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._log_from = log.stat().st_size if log.exists() else 0
         arguments = [sys.executable, "-m", "helmr.host.hostd", "--state", str(self.folder), "--driver", self._driver]
+        arguments += [argument for entry in self._egress_allow for argument in ("--egress-allow", entry)]
         writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -38,6 +38,8 @@ class WorkerProcessConfig:
     """The state folder of hostd; by default `STATE/hostd`."""
     driver: DriverName = "bubblewrap"
     """For a hostd that is started here."""
+    egress_allow: tuple[str, ...] = ()
+    """For a hostd that is started here: inside addresses that Templates may choose [C4]."""
     worker: WorkerConfig | None = None
     """The rest; its `state` wins over the one above."""
 
@@ -54,7 +56,7 @@ async def run_worker(config: WorkerProcessConfig) -> None:
             "A worker needs the control plane's address and a worker credential.",
             hint=f"Give --url and --credential, or set {URL_VARIABLE} and {CREDENTIAL_VARIABLE}.",
         )
-    hostd = HostdProcess(config.hostd_state or config.state / "hostd", config.driver)
+    hostd = HostdProcess(config.hostd_state or config.state / "hostd", config.driver, config.egress_allow)
     await hostd.ensure()
     settings = config.worker or WorkerConfig(state=config.state)
     async with aiohttp.ClientSession() as session:

@@ -7,26 +7,46 @@ import ipaddress
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
+from helmr.host.sandbox.egress.activity import InFlight, Passage, in_flight
 from helmr.host.sandbox.egress.addresses import Address
+from helmr.host.sandbox.egress.relay import PUMP_BYTES, pump, relay_response, send_body
 from helmr.host.sandbox.egress.request import HEAD_BYTES, BadRequest, ProxyRequest, read_request
 from helmr.host.sandbox.egress.rules import Decision, EgressPolicy, Reason
 from helmr.host.sandbox.egress.upstream import Streams, Upstream
+from helmr.protocol.egress import CONNECTIONS
 
-PUMP_BYTES: Final = 1 << 16
+BUFFER_BYTES: Final = HEAD_BYTES
+"""What a connection's buffers hold, each, before its source rests: with both directions some 256 KiB a connection."""
+RESOLVERS: Final = 8
+"""Names that are looked up at once, of all sandboxes together; others wait. Threads of their own: a guest that asks for names that nobody
+answers for must not take those that hostd needs."""
+RESOLVE_SECONDS: Final = 20.0
+LEFT_SECONDS: Final = 60.0
+"""How long an answer is still brought to a client that has closed its half of the connection."""
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 FindUpstream = Callable[[str, int], Upstream | None]
 
-_PHRASES: Final = {400: "Bad Request", 403: "Forbidden", 408: "Request Timeout", 431: "Request Header Fields Too Large", 502: "Bad Gateway"}
+_PHRASES: Final = {
+    400: "Bad Request",
+    403: "Forbidden",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+}
+_resolvers: Final = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="egress-resolver")
 
 
 async def resolve(host: str, port: int) -> Sequence[Address]:
     """All addresses of a name, by the host's resolver. Raises `OSError`."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     return [ipaddress.ip_address(str(item[4][0]).partition("%")[0]) for item in found]
 
 
@@ -45,7 +65,7 @@ class ProxyConfig:
     upstream: FindUpstream = no_upstream
     head_seconds: float = 30.0
     connect_seconds: float = 30.0
-    connections: int = 256
+    connections: int = CONNECTIONS
 
 
 @dataclass(slots=True)
@@ -59,10 +79,15 @@ class EgressProxy:
     config: ProxyConfig
     _server: asyncio.Server | None = field(default=None, init=False)
     _open: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"], init=False)
+    _passages: dict[int, Passage] = field(default_factory=dict[int, Passage], init=False)
+
+    def in_flight(self) -> InFlight:
+        """What of the sandbox's requests has not ended [C6]."""
+        return in_flight(self._passages.values(), monotonic())
 
     async def start(self) -> None:
         listener = _listen(self.config.socket)
-        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=HEAD_BYTES)
+        self._server = await asyncio.start_unix_server(self.serve, sock=listener, limit=BUFFER_BYTES)
 
     async def stop(self) -> None:
         server, self._server = self._server, None
@@ -82,24 +107,30 @@ class EgressProxy:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of the sandbox, however it came here."""
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
+        writer.transport.set_write_buffer_limits(BUFFER_BYTES)
         try:
             if len(self._open) <= self.config.connections:
                 await self._serve(reader, writer)
+            else:
+                await _refuse(writer, 503, f"{self.config.connections} connections are open already.")
         except (asyncio.CancelledError, OSError, asyncio.IncompleteReadError):
             # Cancelled by `stop` alone: asyncio's stream server would report it as a fault. Others: one side has left.
             pass
         finally:
             self._open.discard(task)
+            self._passages.pop(id(task), None)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(self.config.head_seconds):
                 request = await read_request(reader)
+            passage = self._passages[id(asyncio.current_task())] = Passage(tunnel=request.path is None, moved_at=monotonic())
             streams = await self._dial(request)
         except BadRequest as error:
             await _refuse(writer, error.status, str(error))
@@ -108,9 +139,10 @@ class EgressProxy:
             await _refuse(writer, 408, "The request did not come in time.")
             return
         try:
+            streams[1].transport.set_write_buffer_limits(BUFFER_BYTES)
             if request.path is None:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                await _tunnel((reader, writer), streams)
+                await _tunnel((reader, writer), streams, passage)
             else:
                 streams[1].write(request.head())
                 await _exchange((reader, writer), streams, request)
@@ -125,9 +157,11 @@ class EgressProxy:
         if upstream is not None and policy.exempts_name(host, port):
             return await self._connect(request, None, lambda: upstream.connect(host, port))
         try:
-            addresses = await self.config.resolve(host, port)
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                addresses = await self.config.resolve(host, port)
         except OSError as error:
-            raise self._deny(request, "unresolved", 502, f"{host} can't be resolved: {error.strerror or error}.") from None
+            why = error.strerror or error or "no answer in time"
+            raise self._deny(request, "unresolved", 502, f"{host} can't be resolved: {why}.") from None
         permitted = policy.permitted(host, addresses, port)
         if not permitted:
             raise self._deny(request, "private_address", 403, f"{host}:{port} is no public address and the operator made no exception.")
@@ -137,7 +171,7 @@ class EgressProxy:
             try:
                 if upstream is not None:
                     return await self._connect(request, text, lambda text=text: upstream.connect(text, port))
-                return await self._connect(request, text, lambda text=text: asyncio.open_connection(text, port, limit=HEAD_BYTES))
+                return await self._connect(request, text, lambda text=text: _dialled(text, port))
             except BadRequest as error:
                 failure = error
         assert failure is not None
@@ -181,18 +215,36 @@ async def _refuse(writer: asyncio.StreamWriter, status: int, text: str) -> None:
     await writer.drain()
 
 
-async def _tunnel(client: Streams, origin: Streams) -> None:
+async def _dialled(address: str, port: int) -> Streams:
+    reader, writer = await asyncio.open_connection(address, port, limit=BUFFER_BYTES)
+    dialled: socket.socket = writer.get_extra_info("socket")
+    dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # an origin that vanished must not keep the Computer awake
+    return reader, writer
+
+
+async def _tunnel(client: Streams, origin: Streams, passage: Passage) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(_until_end(_pump(client[0], origin[1])))
-        group.create_task(_until_end(_pump(origin[0], client[1])))
+        group.create_task(_until_end(pump(client[0], origin[1], lambda: passage.moved("guest", monotonic()))))
+        group.create_task(_until_end(pump(origin[0], client[1], lambda: passage.moved("origin", monotonic()))))
 
 
 async def _exchange(client: Streams, origin: Streams, request: ProxyRequest) -> None:
-    """Exactly one request goes up, whatever else the client sends; the answer comes down until the origin closes."""
+    """Exactly one request goes up, whatever else the client sends, and its one answer comes down."""
     async with asyncio.TaskGroup() as group:
-        sending = group.create_task(_until_end(_send_body(client[0], origin[1], request.length)))
-        await _until_end(_pump(origin[0], client[1]))
-        sending.cancel()
+        sending = group.create_task(_until_end(send_body(client[0], origin[1], request.length)))
+        receiving = group.create_task(_until_end(relay_response(origin[0], client[1], request.method)))
+        leaving = group.create_task(_until_left(client[0], sending))
+        await asyncio.wait((receiving, leaving), return_when=asyncio.FIRST_COMPLETED)
+        for task in (sending, receiving, leaving):
+            task.cancel()
+
+
+async def _until_left(client: asyncio.StreamReader, sending: asyncio.Task[None]) -> None:
+    """Return once the client has nothing more to say and `LEFT_SECONDS` are over: most have left by then, some only closed their half."""
+    await asyncio.wait((sending,))
+    while await client.read(PUMP_BYTES):
+        continue  # what follows the one request is nobody's
+    await asyncio.sleep(LEFT_SECONDS)
 
 
 async def _until_end(pump: Awaitable[None]) -> None:
@@ -200,45 +252,3 @@ async def _until_end(pump: Awaitable[None]) -> None:
         await pump
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
         return  # one side has left or broke its framing: the other one sees the end of the stream
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    try:
-        while data := await source.read(PUMP_BYTES):
-            sink.write(data)
-            await sink.drain()
-    finally:
-        if sink.can_write_eof() and not sink.is_closing():
-            sink.write_eof()
-
-
-async def _send_body(source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int | None) -> None:
-    if length is not None:
-        await _send(source, sink, length)
-        return
-    while True:
-        line = await source.readuntil(b"\r\n")
-        size = int(line[:-2].partition(b";")[0], 16)
-        if size < 0 or not line[:1].isalnum():
-            raise ValueError("The chunk has no size.")
-        sink.write(b"%x\r\n" % size)
-        if size == 0:
-            break
-        await _send(source, sink, size)
-        if await source.readexactly(2) != b"\r\n":
-            raise ValueError("The chunk is longer than it said.")
-        sink.write(b"\r\n")
-    while await source.readuntil(b"\r\n") != b"\r\n":
-        pass  # trailers are nobody's business
-    sink.write(b"\r\n")
-    await sink.drain()
-
-
-async def _send(source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int) -> None:
-    while length:
-        data = await source.read(min(length, PUMP_BYTES))
-        if not data:
-            raise ConnectionResetError
-        length -= len(data)
-        sink.write(data)
-        await sink.drain()

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from helmr.host.sandbox.egress.rules import split_authority
 
-HEAD_BYTES: Final = 64 * 1024
+HEAD_BYTES: Final = 32 * 1024
+"""The longest head; the readers that it comes by are limited to as much."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")

@@ -106,6 +106,12 @@ class EgressPolicy:
         return [address for address in addresses if self.permits_address(host, address, port)]
 
 
+def parse_exemptions(*texts: str) -> tuple[Exemption, ...]:
+    """From options and `HELMR_EGRESS_ALLOW`: entries separated by commas or spaces. Raises `InvalidValue` for a malformed one."""
+    entries = [entry for text in texts for entry in text.replace(",", " ").split()]
+    return tuple(dict.fromkeys(map(Exemption.parse, entries)))
+
+
 def split_authority(text: str, default: int | None) -> tuple[str | None, int | None]:
     """Host (lower case, no final dot, no brackets) and port of `host[:port]`; the host is None when it is malformed."""
     host, port = text, default

@@ -1,0 +1,100 @@
+"""The network of a running Computer: its egress proxy, and what that has decided [C4].
+
+The proxy is open while the Computer runs under a lease: the watchdog closes it with every connection when the lease ends, and the next
+lease opens it again (I8). A restart of hostd ends the connections too; the Computer goes on, and its next connection is taken as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from helmr.host.sandbox.egress import Decision, EgressPolicy, EgressProxy, Exemption, HostRule
+from helmr.host.sandbox.egress.activity import InFlight
+from helmr.host.sandbox.egress.proxy import ProxyConfig, Resolve, resolve
+from helmr.host.sandbox.egress.upstream import upstream_of
+from helmr.protocol.egress import PROXY_SOCKET
+
+REFUSALS: Final = 10
+"""The last refusals that are kept, and how many a minute are logged one by one."""
+_MINUTE: Final = 60.0
+
+_log = structlog.get_logger("helmr.egress")
+
+NOTHING: Final = InFlight(exchanges=0, tunnels=0, retry_seconds=0.0)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What a Computer asked for since hostd has it. A guest that is refused a thousand times a second fills no log."""
+
+    computer: str
+    allowed: int = 0
+    refused: int = 0
+    last: deque[Mapping[str, Any]] = field(default_factory=lambda: deque[Mapping[str, Any]](maxlen=REFUSALS))
+    _minute: float = 0.0
+    _logged: int = 0
+
+    def take(self, decision: Decision) -> None:
+        """Count it, and log it within bounds."""
+        if decision.allowed:
+            self.allowed += 1
+        else:
+            self.refused += 1
+            at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            self.last.append({"host": decision.host, "port": decision.port, "reason": decision.reason, "at": at})
+        now = time.monotonic()
+        if now - self._minute >= _MINUTE:
+            self._minute, self._logged = now, 0
+        self._logged += 1
+        members = {"computer": self.computer, "host": decision.host, "port": decision.port, "address": decision.address}
+        if self._logged <= REFUSALS:
+            _log.info("egress.decision", allowed=decision.allowed, reason=decision.reason, **members)
+        elif self._logged == REFUSALS + 1:
+            _log.info("egress.decisions_not_logged", computer=self.computer, seconds=round(self._minute + _MINUTE - now))
+
+    def describe(self) -> Mapping[str, Any]:
+        """The member `egress` of a Computer's stats."""
+        return {"allowed": self.allowed, "refused": self.refused, "last_refused": list(self.last)}
+
+
+class ComputerEgress:
+    """`open` and `close` are idempotent, and may follow each other any number of times."""
+
+    def __init__(self, computer: str, allow: Sequence[str], exemptions: Sequence[Exemption], *, resolve: Resolve = resolve) -> None:
+        self.decisions = Decisions(computer)
+        self._policy = EgressPolicy(allow=tuple(map(HostRule.parse, allow)), exemptions=tuple(exemptions))
+        self._resolve = resolve
+        self._proxy: EgressProxy | None = None
+
+    async def open(self, run: Path) -> None:
+        """Listen in the run folder `run`. Raises `OSError`."""
+        if self._proxy is None:
+            config = ProxyConfig(
+                socket=run / PROXY_SOCKET,
+                policy=self._policy,
+                on_decision=self.decisions.take,
+                resolve=self._resolve,
+                upstream=lambda host, port: upstream_of(os.environ, host, port),
+            )
+            proxy = EgressProxy(config)
+            await proxy.start()
+            self._proxy = proxy
+
+    async def close(self) -> None:
+        """End every connection at once, and take no more."""
+        proxy, self._proxy = self._proxy, None
+        if proxy is not None:
+            await proxy.stop()
+
+    def in_flight(self) -> InFlight:
+        """What has not ended of what it asked for [C6]."""
+        return NOTHING if self._proxy is None else self._proxy.in_flight()

@@ -1,0 +1,26 @@
+"""The way out of a Computer, as both ends know it [C4]: where hostd's proxy lies, and what programs inside are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+PROXY_SOCKET: Final = "egress.sock"
+"""hostd's proxy in the Computer's run folder, beside `host.sock`; only in Computers whose Template allows hosts."""
+
+PROXY_PORT: Final = 3128
+"""The forwarder's port on 127.0.0.1 inside."""
+
+CONNECTIONS: Final = 128
+"""Connections through the proxy that a Computer may have at once; more are refused."""
+
+PROXY_VARIABLES: Final[Mapping[str, str]] = {
+    name: value
+    for upper, value in (
+        ("HTTP_PROXY", f"http://127.0.0.1:{PROXY_PORT}"),
+        ("HTTPS_PROXY", f"http://127.0.0.1:{PROXY_PORT}"),
+        ("NO_PROXY", "localhost,127.0.0.1,::1"),
+    )
+    for name in (upper, upper.lower())
+}
+"""Environment of Sessions and Commands, in both spellings: programs look for either."""

@@ -1,0 +1,351 @@
+"""The network of real Computers: what a Template allows is reached, all else is not, whatever a guest tries. [C4], I8, I10."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import os
+import signal
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from tests.scenarios.host_side import Host, hosted, lock_holder
+
+from helmr.host.hostd.client import HostdClient
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(40)]
+
+AGENT = b"""
+import asyncio, json, os, socket, ssl, subprocess, sys, urllib.error, urllib.request
+
+from helmr import agent, image, template
+
+box = template(id="box", image=image("box").from_host())
+kept = {}
+
+
+def fetch(url, seconds=20):
+    context = ssl._create_unverified_context()
+    try:
+        with urllib.request.urlopen(url, context=context, timeout=seconds) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+def asked(head, port=3128):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as proxy:
+        proxy.sendall(head)
+        said = b""
+        while data := proxy.recv(65536):
+            said += data
+        return said.decode()
+
+
+@agent(id="echo", template=box)
+async def echo(turn, ctx):
+    def run():
+        space = dict(globals(), kept=kept)
+        exec(turn.input[0]["text"], space)
+        return space["said"]
+    await turn.output.write(json.dumps(await asyncio.to_thread(run)))
+"""
+"""Runs the code that it is told, in a thread, and says what that left in `said`."""
+
+HERE = "127.0.0.2"
+"""An address of this machine that NO_PROXY does not name."""
+
+
+@dataclass
+class Site:
+    """A server on this machine, which counts what comes."""
+
+    port: int = 0
+    connections: int = 0
+    heads: list[str] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        except (asyncio.IncompleteReadError, OSError):
+            writer.close()
+
+
+async def serving(secure: ssl.SSLContext | None = None) -> tuple[Site, asyncio.Server]:
+    site = Site()
+    server = await asyncio.start_server(site.serve, HERE, 0, ssl=secure)
+    site.port = server.sockets[0].getsockname()[1]
+    return site, server
+
+
+class Box:
+    """A running Computer with its Session, on a host whose operator allows two sites, of which its Template chose `web` and `tls`."""
+
+    def __init__(self, host: Host, web: Site, tls: Site, other: Site) -> None:
+        self.host, self.web, self.tls, self.other = host, web, tls, other
+        self.op = 0
+
+    async def run(self, code: str) -> Any:
+        self.op, said = await self.host.run_turn(1, code, self.op)
+        return json.loads(said)
+
+    async def hostd(self) -> HostdClient:
+        return await HostdClient.connect(self.host.folder / "hostd" / "hostd.sock")
+
+    async def egress(self) -> dict[str, Any]:
+        client = await self.hostd()
+        try:
+            return dict((await client.call("computer.stats", {"computer": self.host.computer}))["egress"])
+        finally:
+            await client.close()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """What a folder or process table shows gives no event."""
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+async def box(anyio_backend: str) -> AsyncIterator[Box]:
+    if os.geteuid() != 0:
+        pytest.skip("bubblewrap with all it can do needs root")
+    with tempfile.TemporaryDirectory(prefix="helmr-scenario-", dir="/var/tmp") as name:
+        folder = Path(name)
+        web, plain = await serving()
+        tls, secure = await serving(certified(folder))
+        other, open_to_all = await serving()
+        sites = tuple(f"{HERE}:{site.port}" for site in (web, tls))
+        host = Host(
+            folder,
+            "bubblewrap",
+            agent=AGENT,
+            egress=(*sites, "169.254.169.254", "127.0.0.1:25", f"127.0.0.1:{web.port}", "*.nowhere.invalid"),
+            exceptions=(*sites, f"{HERE}:{other.port}"),
+        )
+        async with hosted(host):
+            await host.start_worker("local")
+            await host.start_computer()
+            await host.attach({})
+            await host.start_session(1)
+            yield Box(host, web, tls, other)
+        for server in (plain, secure, open_to_all):
+            server.close()
+            await server.wait_closed()
+
+
+def certified(folder: Path) -> ssl.SSLContext:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HERE)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HERE))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    both = folder / "site.pem"
+    text = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    both.write_bytes(key.private_bytes(*text) + made.public_bytes(serialization.Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(both)
+    return context
+
+
+async def test_ordinary_programs_reach_what_the_template_allows_by_http_and_https(box: Box) -> None:
+    """[C4]: by the usual variables, in the Session process and in what it starts."""
+    assert await box.run(f"said = [fetch('https://{HERE}:{box.tls.port}/'), fetch('http://{HERE}:{box.web.port}/a?b')]") == [
+        [200, "hello"],
+        [200, "hello"],
+    ]
+    assert box.web.heads[-1].startswith(f"GET /a?b HTTP/1.1\r\nHost: {HERE}:{box.web.port}\r\n")
+    code = f"import urllib.request; print(urllib.request.urlopen('http://{HERE}:{box.web.port}/').read())"
+    assert await box.run(f"said = subprocess.run([sys.executable, '-c', {code!r}], capture_output=True, text=True).stdout") == "b'hello'\n"
+    names = ("HTTP_PROXY", "https_proxy", "no_proxy")
+    assert await box.run(f"said = [os.environ[name] for name in {names}]") == [
+        "http://127.0.0.1:3128",
+        "http://127.0.0.1:3128",
+        "localhost,127.0.0.1,::1",
+    ]
+
+
+async def test_what_the_template_did_not_choose_is_refused_though_the_operator_would_allow_it(box: Box) -> None:
+    """[C4]: and the refusal is told in the Computer's stats."""
+    before = await box.egress()
+    status, text = await box.run(f"said = fetch('http://{HERE}:{box.other.port}/')")
+    assert status == 403 and "is not in the allow-list" in text
+    after = await box.egress()
+    assert after["refused"] == before["refused"] + 1 and after["allowed"] == before["allowed"]
+    last = after["last_refused"][-1]
+    assert (last["host"], last["port"], last["reason"]) == (HERE, box.other.port, "not_listed") and last["at"].endswith("Z")
+    assert box.other.connections == 0
+
+
+async def test_there_is_no_way_around_the_proxy(box: Box) -> None:
+    """I10: the network namespace has no route, and the unix socket is the same proxy."""
+    direct = f"""
+said = []
+for address in ("{HERE}", "1.1.1.1", "::1", "169.254.169.254"):
+    try:
+        socket.create_connection((address, {box.web.port}), timeout=5)
+    except OSError as error:
+        said.append(type(error).__name__)
+with socket.socket(socket.AF_UNIX) as proxy:
+    proxy.connect("/run/helmr/egress.sock")
+    proxy.sendall(b"CONNECT {HERE}:{box.other.port} HTTP/1.1\\r\\n\\r\\n")
+    said.append(proxy.recv(4096).decode()[:12])
+try:
+    os.unlink("/run/helmr/egress.sock")
+except OSError as error:
+    said.append(type(error).__name__)
+"""
+    said = await box.run(direct)
+    assert len(said) == 6 and all(name.endswith("Error") for name in said[:4]), said
+    assert said[4:] == ["HTTP/1.1 403", "OSError"]
+
+
+async def test_inside_addresses_are_refused_in_every_spelling(box: Box) -> None:
+    """[C4]: the Template lists some of them; only the operator could allow them, and did not."""
+    port = box.web.port
+    targets = [
+        "169.254.169.254:80", f"127.0.0.1:{port}", "127.0.0.1:25", f"[::ffff:127.0.0.1]:{port}", f"2130706433:{port}", f"0177.0.0.1:{port}",
+        f"0x7f.1:{port}", f"127.1:{port}", f"[::1]:{port}", f"localhost:{port}", "a.nowhere.invalid:443", f"{HERE}:22", f"0.0.0.0:{port}",
+    ]  # fmt: skip
+    before = box.web.connections
+    heads = [f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n" for target in targets]
+    heads += [f"GET http://{target}/ HTTP/1.1\r\nHost: {HERE}:{port}\r\n\r\n" for target in targets]
+    said = await box.run(f"said = [asked(head.encode())[9:12] for head in {heads!r}]")
+    assert set(said) <= {"400", "403", "502"}, dict(zip(heads, said, strict=True))
+    assert box.web.connections == before
+
+
+async def test_two_requests_in_one_and_other_tricks_of_framing_reach_nobody_else(box: Box) -> None:
+    """[C4]: one connection carries one request; what two parsers could read differently is refused."""
+    where, other = f"{HERE}:{box.web.port}", f"{HERE}:{box.other.port}"
+    smuggled = f"GET http://{where}/one HTTP/1.1\r\nHost: {where}\r\n\r\nGET http://{other}/two HTTP/1.1\r\nHost: {other}\r\n\r\n"
+    ambiguous = f"POST http://{where}/ HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    renamed = f"GET http://{where}/three HTTP/1.1\r\nHost: {other}\r\nHost: x\r\n\r\n"
+    said = await box.run(f"said = [asked(head.encode()) for head in {[smuggled, ambiguous, renamed]!r}]")
+    assert said[0].startswith("HTTP/1.1 200") and said[0].count("hello") == 1
+    assert said[1].startswith("HTTP/1.1 400")
+    assert said[2].startswith("HTTP/1.1 200") and f"Host: {where}\r\n" in box.web.heads[-1] and other not in box.web.heads[-1]
+    assert box.other.connections == 0 and not any("/two" in head for head in box.web.heads)
+
+
+async def test_a_flood_of_connections_and_a_head_without_end_leave_the_proxy_working(box: Box) -> None:
+    """[C4]: more than a Computer may have are refused; the head is bounded; others are served as soon as some end."""
+    flood = """
+held = []
+for _ in range(300):
+    try:
+        held.append(socket.create_connection(("127.0.0.1", 3128), timeout=5))
+        held[-1].sendall(b"GET http://x/")
+    except OSError:
+        break
+opened = len(held)
+for one in held:
+    one.close()
+with socket.create_connection(("127.0.0.1", 3128), timeout=20) as proxy:
+    proxy.sendall(b"GET http://x/ HTTP/1.1\\r\\n")
+    try:
+        for _ in range(1 << 14):
+            proxy.sendall(b"X: " + b"a" * 65536)
+        said = "took a gigabyte"
+    except OSError:
+        said = opened
+"""
+    assert await box.run(flood) >= 100
+    retried = f"""
+import time
+ends = time.monotonic() + 20
+while (said := fetch('http://{HERE}:{box.web.port}/'))[0] != 200 and time.monotonic() < ends:
+    time.sleep(0.05)
+"""
+    assert await box.run(retried) == [200, "hello"]
+
+
+async def test_a_forwarder_that_was_killed_is_there_again(box: Box) -> None:
+    """[C4]: whoever killed it."""
+    killed = """
+for name in os.listdir("/proc"):
+    if name.isdigit() and open(f"/proc/{name}/comm").read() == "helmr-forwarder\\n":
+        os.kill(int(name), 9)
+        kept["victim"] = int(name)
+"""
+    retried = f"""
+import time
+ends = time.monotonic() + 20
+while (said := fetch('http://{HERE}:{box.web.port}/'))[0] != 200 and time.monotonic() < ends:
+    time.sleep(0.05)
+said = [said, os.path.exists("/proc/%d" % kept["victim"])]
+"""
+    assert await box.run(killed + retried) == [[200, "hello"], False]
+
+
+async def test_a_new_hostd_opens_the_network_of_a_computer_that_goes_on(box: Box) -> None:
+    """I6: kill -9 of hostd; the same Session process goes on and is served again."""
+    pid = await box.run("said = os.getpid()")
+    os.kill(lock_holder(box.host.folder / "hostd"), signal.SIGKILL)
+    retried = f"""
+import time
+ends = time.monotonic() + 40
+while (said := fetch('http://{HERE}:{box.web.port}/'))[0] != 200 and time.monotonic() < ends:
+    time.sleep(0.05)
+said = [os.getpid(), said]
+"""
+    assert await box.run(retried) == [pid, [200, "hello"]]
+
+
+@pytest.mark.ud("UD-45")
+async def test_a_computer_without_a_lease_has_no_network_until_it_is_leased_again(box: Box) -> None:
+    """[C3], [C4], I8: its tunnels are cut at the end of the lease, and nothing can be opened though somebody went on inside."""
+    tunnel = f"""
+tunnel = kept["tunnel"] = socket.create_connection(("127.0.0.1", 3128), timeout=20)
+tunnel.sendall(b"CONNECT {HERE}:{box.web.port} HTTP/1.1\\r\\n\\r\\n")
+said = tunnel.recv(4096).decode()[:12]
+"""
+    assert await box.run(tunnel) == "HTTP/1.1 200"
+    place = box.host.folder / "hostd" / "computers" / box.host.computer / "run" / "egress.sock"
+    assert reachable(place)
+    client = await box.hostd()
+    try:
+        await client.lease([box.host.computer], 0.01)
+        await box.until(lambda: not place.exists())
+        assert not reachable(place)
+        await client.lease([box.host.computer], 600)
+        await box.until(lambda: reachable(place))
+    finally:
+        await client.close()
+    assert await box.run("said = kept['tunnel'].recv(10).decode()") == ""
+    assert await box.run(f"said = fetch('http://{HERE}:{box.web.port}/')") == [200, "hello"]
+
+
+def reachable(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
