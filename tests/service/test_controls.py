@@ -257,6 +257,26 @@ async def test_a_cleanup_that_fails_settles_by_the_mark_kills_the_tree_and_deman
         assert not process.alive
 
 
+async def test_a_close_gives_a_process_whose_cleanup_failed_no_more_time(database, tmp_path):
+    """[S13]: the order to kill it was lost with the link, and its Session closed before that was back. A soak of the model found ten more seconds."""
+    async with house(database, tmp_path) as h:
+        session, process, turn = await running(h)
+        await h.plane.turns.interrupt(h.principal, session, turn, None)
+        await process.heard("turn.stop")
+        h.host.disconnect()
+        await h.plane.dispatcher.telling.force_stop(session, turn)
+        await control(h, "close", session)
+        assert (await h.session(session))["status"] == "closed"
+        assert process.alive
+        h.host.connect()
+        await process.heard("session.end")
+        from helmr.control.upkeep.overdue import Overdue
+
+        await Overdue(h.plane).run()
+        await h.host.told("session.kill")
+        assert not process.alive
+
+
 async def test_a_handler_failure_is_marked_before_it_drains(database, tmp_path):
     """[S10], [S11]."""
     async with house(database, tmp_path) as h:

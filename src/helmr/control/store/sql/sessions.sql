@@ -32,7 +32,7 @@ SET status = 'closed', close_reason = :reason, closed_at = clock_timestamp(), he
     idle_at = NULL, retry_at = NULL, running_turn = NULL, stop_cause = NULL, stop_error = NULL, stop_at = NULL, deadline_at = NULL,
     accepting = false, loose = 0, claimed_turn = next_turn - 1, sealed = (process = 'none'),
     init_deadline_at = NULL,
-    end_deadline_at = CASE WHEN process <> 'none' THEN clock_timestamp() + interval '10 seconds' END,
+    end_deadline_at = CASE WHEN process <> 'none' THEN least(end_deadline_at, clock_timestamp() + interval '10 seconds') END,
     process = CASE WHEN process = 'none' THEN 'none' ELSE 'ending' END
 WHERE id = :id;
 
