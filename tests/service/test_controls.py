@@ -258,7 +258,7 @@ async def test_a_cleanup_that_fails_settles_by_the_mark_kills_the_tree_and_deman
 
 
 async def test_a_close_gives_a_process_whose_cleanup_failed_no_more_time(database, tmp_path):
-    """[S13]: the order to kill it was lost with the link, and its Session closed before that was back. A soak of the model found ten more seconds."""
+    """[S13]: the order to kill it was lost with the link, and its Session closed before that was back. It had ten more seconds."""
     async with house(database, tmp_path) as h:
         session, process, turn = await running(h)
         await h.plane.turns.interrupt(h.principal, session, turn, None)
