@@ -129,6 +129,38 @@ class HostdClient:
     async def wake(self, computer: str, fence: Any) -> Mapping[str, Any]:
         return await self.call("computer.wake", {"computer": computer, "fence": fence})
 
+    async def save(
+        self, computer: str, fence: Any, *, spool: Path, keys: Mapping[str, str], previous: str | None = None, keep_frozen: bool = False
+    ) -> Mapping[str, Any]:
+        """Save its files into the worker's folder `spool`; `keys` are `data` and `names`, 32 bytes each in Base64 [C5].
+
+        `previous` names the manifest of a save whose packs stay until this one is committed or given up: only what changed since is read
+        and stored. Replies `manifest {name, size}`, `packs [{name, size}]` (new ones, in the spool as the manifest is), `files`, `bytes`,
+        `changed_files`, `new_bytes`, `seconds`, `torn`, `refused`, `sockets`, `generation`, and `frozen`: whether all files are
+        of one moment. With `keep_frozen` it stands still afterwards, as after `freeze`.
+        """
+        wanted: dict[str, Any] = {"computer": computer, "fence": fence, "spool": str(spool), "keys": dict(keys)}
+        return await self.call("computer.save", {**wanted, "previous": previous, "keep_frozen": keep_frozen})
+
+    async def restore(
+        self,
+        computer: str,
+        fence: Any,
+        *,
+        environment: str,
+        template: TemplateManifest,
+        layers: Sequence[str],
+        spool: Path,
+        manifest: str,
+        keys: Mapping[str, str],
+    ) -> Mapping[str, Any]:
+        """Make the Computer, stopped, with the files of a save, or give them to it if it is here and stopped. The manifest and its packs
+        lie in `spool` under their names. Replies `state`, `generation`, `files`, `bytes`, `seconds`."""
+        wanted: dict[str, Any] = {"computer": computer, "fence": fence, "environment": environment, "template": to_wire(template)}
+        return await self.call(
+            "computer.restore", {**wanted, "layers": list(layers), "spool": str(spool), "manifest": manifest, "keys": dict(keys)}
+        )
+
     async def stats(self, computer: str) -> Mapping[str, Any]:
         return await self.call("computer.stats", {"computer": computer})
 

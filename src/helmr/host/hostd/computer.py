@@ -19,9 +19,10 @@ from helmr.host.hostd.records import Fence, Record, save
 from helmr.host.hostd.runsocket import RunSocket
 from helmr.host.sandbox.bubblewrap import BaseMissing
 from helmr.host.sandbox.cgroups import Usage
-from helmr.host.sandbox.driver import Driver, Ending, Running
+from helmr.host.sandbox.driver import ASIDE, Driver, Ending, Running
 from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.identity import boot_id, is_alive
+from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed
 
 ATTACH_SECONDS: Final = 10.0
@@ -38,7 +39,16 @@ Spawn = Callable[[Awaitable[None]], None]
 class Computer:
     """Operations on one Computer never overlap: each takes its lock, but for waiting ones (`attach`) and those of scopes."""
 
-    def __init__(self, record: Record, driver: Driver, *, spawn: Spawn, exited: Exited, exemptions: Sequence[Exemption] = ()) -> None:
+    def __init__(
+        self,
+        record: Record,
+        driver: Driver,
+        *,
+        spawn: Spawn,
+        exited: Exited,
+        exemptions: Sequence[Exemption] = (),
+        whole: bool = True,
+    ) -> None:
         self.record = record
         self._driver = driver
         proxied = record.spec.egress and driver.proxied
@@ -50,7 +60,16 @@ class Computer:
         """Whether pid 1's identity is known: its supervisor may connect before the launch returns."""
         self._socket: RunSocket | None = None
         self._lapsed = False
+        self.held = False
+        """Whether a save holds its processes still, for a moment."""
         self.removed = False
+        self.filled = whole
+        """Whether it has files; one that is being restored hasn't."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is there for everybody: neither still being restored, nor being destroyed."""
+        return self.filled and not self.removed
 
     @property
     def id(self) -> str:
@@ -81,6 +100,7 @@ class Computer:
         async with self._lock:
             running = self.record.running
             alive = self.record.state == "running" and running is not None and running.boot == boot_id() and is_alive(running.pid1)
+            await asyncio.to_thread(remove_tree, Path(self.record.spec.folder) / ASIDE)
             if alive and running is not None:
                 self._listen()
                 await self._open_egress()
@@ -179,8 +199,7 @@ class Computer:
                 return
             self._lapsed = False
             await self._open_egress()
-            if not self.record.frozen:
-                await self._driver.thaw(self.record.spec, running)
+            await self.go_on(running)
 
     async def hibernate(self, fence: Fence) -> dict[str, Any]:
         """Put it to sleep by the strongest rung that the driver has; says which, and how long it took [C6]. Idempotent."""
@@ -227,6 +246,31 @@ class Computer:
     async def release(self) -> None:
         """hostd stops: close what is ours; the Computer goes on."""
         await self._close_socket()
+
+    # --- for what works on its files (`files.py`) ---
+
+    @property
+    def driver(self) -> Driver:
+        return self._driver
+
+    @property
+    def exclusive(self) -> asyncio.Lock:
+        """Held by whoever changes it."""
+        return self._lock
+
+    @property
+    def moves(self) -> bool:
+        """Whether its processes may change its files now."""
+        return self.is_running and not (self.record.frozen or self._lapsed)
+
+    def note(self, **changes: Any) -> None:
+        """Change its record, on disk before the return. Only under `exclusive`."""
+        self._store(**changes)
+
+    async def go_on(self, running: Running) -> None:
+        """Thaw it unless there is another reason to stand still."""
+        if not (self.record.frozen or self._lapsed or self.held):
+            await self._driver.thaw(self.record.spec, running)
 
     def check_fence(self, fence: Fence) -> None:
         """Raise `FenceStale` for a fence older than the one that owns it; `InvalidRequest` for one that can't be compared."""
@@ -301,8 +345,8 @@ class Computer:
     async def _awaken(self, running: Running, fence: Fence) -> None:
         was_frozen = self.record.frozen
         self._store(frozen=False, fence=fence)
-        if was_frozen and not self._lapsed:
-            await self._driver.thaw(self.record.spec, running)
+        if was_frozen:
+            await self.go_on(running)
 
     def _running_or_refuse(self) -> Running:
         if self.record.running is None or not self.is_running:

@@ -20,6 +20,7 @@ from helmr.host.hostd.methods import Methods
 from helmr.host.hostd.records import Record, load_all
 from helmr.host.hostd.rpc import Connection, peer_of
 from helmr.host.hostd.runsocket import bind_short
+from helmr.host.hostd.saving import Saves
 from helmr.host.hostd.watchdog import Watchdog
 from helmr.host.sandbox import crowds, mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
@@ -58,6 +59,7 @@ class Hostd:
         self.computers: dict[str, Computer] = {}
         self.connections: set[Connection] = set()
         self.watchdog = Watchdog(config.state / "leases.json", freeze=self._lapse, thaw=self._renew)
+        self.saves = Saves()
         self.ended = asyncio.Event()
         """Set when a `hostd.shutdown` has been answered."""
         self._methods = Methods(self)
@@ -108,8 +110,8 @@ class Hostd:
         assert self._probes is not None
         return await asyncio.shield(self._probes)
 
-    def new_computer(self, record: Record) -> Computer:
-        computer = Computer(record, self.driver, spawn=self.spawn, exited=self._exited, exemptions=self.config.exemptions)
+    def new_computer(self, record: Record, *, whole: bool = True) -> Computer:
+        computer = Computer(record, self.driver, spawn=self.spawn, exited=self._exited, exemptions=self.config.exemptions, whole=whole)
         self.computers[record.computer] = computer
         return computer
 
@@ -138,6 +140,8 @@ class Hostd:
         for record in records:
             await self.new_computer(record).adopt()
         self.watchdog.load(name for name, computer in self.computers.items() if computer.is_running)
+        for name in self.watchdog.current():
+            await self._renew(name)  # a hostd that was killed may have been holding it still
 
     def _listen(self, path: Path) -> None:
         path.unlink(missing_ok=True)

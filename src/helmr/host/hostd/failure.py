@@ -66,3 +66,19 @@ class BundleInvalid(Refusal):
 
 class Stopping(Refusal):
     code = "hostd_stopping"
+
+
+class Busy(Refusal):
+    code = "computer_busy"
+
+
+class SaveFailed(Refusal):
+    code = "save_failed"
+
+
+class SaveRefused(Refusal):
+    """What the process of a save or restore was refused by; `code` is that error's own."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)

@@ -8,14 +8,20 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.computer import Computer
+from helmr.host.hostd.params import Params
+from helmr.host.hostd.params import channel as _channel
+from helmr.host.hostd.params import fence as _fence
+from helmr.host.hostd.params import text as _text
+from helmr.host.hostd.params import value as _value
 from helmr.host.hostd.records import Fence, Record, save
 from helmr.host.hostd.rpc import Connection, WithDescriptor
+from helmr.host.hostd.savemethods import SaveMethods
 from helmr.host.sandbox import hostbase
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.cgroups import CgroupFailed
@@ -31,14 +37,12 @@ from helmr.host.sandbox.spawn import LaunchFailed
 from helmr.protocol.errors import HelmrError
 from helmr.protocol.limits import LEASE_SECONDS
 from helmr.protocol.manifest import ImageBase, ImageManifest, TemplateManifest
-from helmr.protocol.wire import WireError, from_wire, to_wire
+from helmr.protocol.wire import to_wire
 
 if TYPE_CHECKING:
     from helmr.host.hostd.daemon import Hostd
 
-T = TypeVar("T")
 Reply = Mapping[str, Any] | WithDescriptor
-Params = Mapping[str, Any]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _log = structlog.get_logger("helmr.hostd.methods")
@@ -54,6 +58,7 @@ class Methods:
         self._holders: dict[str, Connection] = {}
         """Which connection got a Computer's stream last."""
         self._stopping = False
+        self._saves = SaveMethods(hostd.saves, hostd.computers, self._computer, lambda params: self._obtain(params, whole=False))
         self._table: dict[str, Callable[[Connection, Params], Awaitable[Reply]]] = {
             "info": self._info,
             "image.ensure": self._image_ensure,
@@ -69,6 +74,8 @@ class Methods:
             "computer.hibernate": self._hibernate,
             "computer.wake": self._wake,
             "computer.stats": self._stats,
+            "computer.save": self._saves.save,
+            "computer.restore": self._saves.restore,
             "scope.create": self._scope_create,
             "scope.end": self._scope_end,
             "lease": self._lease,
@@ -115,7 +122,7 @@ class Methods:
             "probes": [asdict(probe) for probe in await self._hostd.probes()],
             "cpu": os.cpu_count() or 1,
             "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            "computers": [computer.describe() for computer in self._hostd.computers.values() if not computer.removed],
+            "computers": [computer.describe() for computer in self._hostd.computers.values() if computer.whole],
         }
 
     async def _image_ensure(self, connection: Connection, params: Params) -> Reply:
@@ -188,6 +195,18 @@ class Methods:
     # --- Computers ---
 
     async def _start(self, connection: Connection, params: Params) -> Reply:
+        computer, _ = await self._obtain(params)
+        await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
+        try:
+            await computer.start(_fence(params))
+        except BaseException:
+            self._hostd.watchdog.forget(computer.id)
+            raise
+        told = computer.describe()
+        return {name: told[name] for name in ("state", "pid", "paths", "generation")}
+
+    async def _obtain(self, params: Params, *, whole: bool = True) -> tuple[Computer, bool]:
+        """The Computer that `params` describe, made if there is none, and whether it is new; one that isn't `whole` has no files yet."""
         name, fence = _text(params, "computer"), _fence(params)
         template = _value(TemplateManifest, params, "template")
         layers = tuple(str(key) for key in params.get("layers") or ())
@@ -197,37 +216,35 @@ class Methods:
             computer = self._hostd.computers.get(name)
             if computer is not None and computer.removed:
                 raise failure.UnknownComputer(f"The Computer {name} is being destroyed.")
+            new = computer is None
             if computer is None:
-                computer = await self._create(name, fence, _text(params, "environment"), template, layers)
+                computer = await self._create(name, fence, _text(params, "environment"), template, layers, whole=whole)
         computer.check_fence(fence)
         if computer.record.spec.environment != params.get("environment"):
             raise failure.Mismatch(f"The Computer {name} is of another Environment.")
         if computer.record.layers != layers:
             raise failure.Mismatch(f"The Computer {name} was made of other layers; its files fit only those.")
-        await self._hostd.watchdog.lease([name], LEASE_SECONDS)
-        try:
-            await computer.start(fence)
-        except BaseException:
-            self._hostd.watchdog.forget(name)
-            raise
-        told = computer.describe()
-        return {name: told[name] for name in ("state", "pid", "paths", "generation")}
+        return computer, new
 
-    async def _create(self, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...]) -> Computer:
+    async def _create(
+        self, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...], *, whole: bool
+    ) -> Computer:
         folder = self._hostd.config.state / "computers" / name
         folder.mkdir(mode=0o711)
         try:
             record = await self._made(folder, name, fence, environment, template, layers)
+            if whole:
+                save(record)
         except BaseException:
             # Nothing ran in it, and without a record the name would be taken for ever.
             await asyncio.shield(asyncio.to_thread(remove_tree, folder))
             raise
-        return self._hostd.new_computer(record)
+        return self._hostd.new_computer(record, whole=whole)
 
     async def _made(
         self, folder: Path, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...]
     ) -> Record:
-        """The record of a new Computer, written into its folder."""
+        """The record of a new Computer, whose folders are made."""
         variables: Mapping[str, str] = {}
         places: tuple[str, ...] = ()
         if isinstance(self._hostd.driver, Bubblewrap):
@@ -252,9 +269,7 @@ class Methods:
         )
         others = [other.record.spec for other in self._hostd.computers.values()]
         spec = await self._hostd.driver.create(spec, others)
-        record = Record(spec=spec, fence=fence, state="stopped", template=to_wire(template), layers=layers)
-        save(record)
-        return record
+        return Record(spec=spec, fence=fence, state="stopped", template=to_wire(template), layers=layers)
 
     async def _attach(self, connection: Connection, params: Params) -> Reply:
         computer = self._computer(params)
@@ -279,6 +294,8 @@ class Methods:
             computer = self._hostd.computers.get(_text(params, "computer"))
         if computer is None:
             return {"ended": 0}
+        computer.check_fence(_fence(params))
+        self._hostd.saves.cancel(computer.id)
         ended = await computer.destroy(_fence(params))
         self._hostd.watchdog.forget(computer.id)
         self._holders.pop(computer.id, None)
@@ -321,7 +338,7 @@ class Methods:
     def _computer(self, params: Params) -> Computer:
         name = _text(params, "computer")
         found = self._hostd.computers.get(name)
-        if found is None or found.removed:
+        if found is None or not found.whole:
             raise failure.UnknownComputer(f"This host has no Computer {name[:80]}.")
         return found
 
@@ -332,31 +349,3 @@ class _Told(failure.Refusal):
     def __init__(self, error: HelmrError) -> None:
         self.code = error.code
         super().__init__(error.detail, **{name: value for name, value in error.facts.items() if name not in ("code", "message")})
-
-
-def _text(params: Params, name: str) -> str:
-    value = params.get(name)
-    if not isinstance(value, str):
-        raise failure.InvalidRequest(f'"{name}" must be a text.')
-    return value
-
-
-def _channel(params: Params) -> int:
-    value = params.get("channel")
-    if type(value) is not int or not 0 < value < 1 << 32:
-        raise failure.InvalidRequest('"channel" must be a number from 1 to 4294967295.')
-    return value
-
-
-def _fence(params: Params) -> Fence:
-    value: Any = params.get("fence")
-    if type(value) is not int and not isinstance(value, list):
-        raise failure.InvalidRequest('"fence" must be a number, or a list of incarnation and number.')
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _value(kind: type[T], params: Params, name: str) -> T:
-    try:
-        return from_wire(kind, params.get(name), name)
-    except WireError as error:
-        raise failure.InvalidRequest(str(error)) from error

@@ -39,6 +39,11 @@ class Watchdog:
             known = stored["ends"] if stored["boot"] == boot_id() else {}
         self._ends = {computer: float(known.get(computer, 0.0)) for computer in computers}
 
+    def current(self) -> list[str]:
+        """The Computers whose lease goes on."""
+        now = boot_seconds()
+        return [computer for computer, end in self._ends.items() if end > now]
+
     async def lease(self, computers: Iterable[str], seconds: float) -> None:
         """Each may run for `seconds` from now; those that stood still for want of a lease go on."""
         end = boot_seconds() + seconds

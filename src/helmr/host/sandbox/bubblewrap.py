@@ -17,13 +17,13 @@ from typing import Final
 from helmr.host.sandbox import crowds, hostbase, interior, seccomp
 from helmr.host.sandbox.binary import find_bubblewrap
 from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
-from helmr.host.sandbox.driver import ComputerSpec, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
+from helmr.host.sandbox.driver import ASIDE, ComputerSpec, DurableFiles, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
 from helmr.host.sandbox.grouping import ComputerGroups
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.identity import boot_id, identify, is_alive, parents, pid_namespace, state_of
 from helmr.host.sandbox.plan import Identity, LaunchPlan
 from helmr.host.sandbox.ranges import choose_range
-from helmr.host.sandbox.removal import remove_tree
+from helmr.host.sandbox.removal import exchange_tree, remove_tree
 from helmr.host.sandbox.runner import BuildRunner
 from helmr.host.sandbox.spawn import LaunchFailed, launch, reaped, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
@@ -265,11 +265,23 @@ class Bubblewrap:
     async def wake(self, spec: ComputerSpec, image: Path) -> Running:
         raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
 
-    async def snapshot(self, spec: ComputerSpec, target: Path) -> None:
-        raise Unsupported("The bubblewrap driver takes no snapshots.")
+    # --- files ---
 
-    async def restore(self, spec: ComputerSpec, source: Path) -> None:
-        raise Unsupported("The bubblewrap driver takes no snapshots.")
+    async def files(self, spec: ComputerSpec) -> DurableFiles:
+        if not self._root:
+            self._overlay = await self._try_overlay()
+        kind = "root" if not self.overlay else "overlay" if self._root else "user-overlay"
+        root = Path(spec.folder) / "disk/upper"
+        return DurableFiles(root=root, first_id=spec.first_id, layout=f"{kind}/{spec.base}" if spec.base else kind)
+
+    async def prepare_files(self, spec: ComputerSpec) -> Path:
+        aside = Path(spec.folder) / ASIDE
+        await asyncio.to_thread(remove_tree, aside)
+        (aside / "work").mkdir(parents=True)
+        return aside / "upper"
+
+    async def place_files(self, spec: ComputerSpec) -> None:
+        await asyncio.to_thread(exchange_tree, Path(spec.folder) / ASIDE, Path(spec.folder) / "disk")
 
     # --- details ---
 

@@ -6,10 +6,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.plan import Identity
+
+ASIDE: Final = "disk.new"
+"""In a Computer's folder: where other files for it are made; of no worth after a crash."""
 
 
 class Unsupported(Exception):
@@ -105,6 +108,17 @@ class InsidePaths:
     run: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableFiles:
+    """A Computer's own files on the host."""
+
+    root: Path
+    first_id: int | None
+    """The host's id of its root; None: its files belong to hostd's user."""
+    layout: str
+    """What the folder is of. Files go only to where the same is said: an overlay's upper folder means something over its own base alone."""
+
+
 class Driver(Protocol):
     """How sandboxes are made and kept on this host. Calls about one Computer never overlap; those about several do."""
 
@@ -171,10 +185,14 @@ class Driver(Protocol):
         """Continue from a hibernation's image. Raises `Unsupported`."""
         ...
 
-    async def snapshot(self, spec: ComputerSpec, target: Path) -> None:
-        """Copy the durable files. Raises `Unsupported`."""
+    async def files(self, spec: ComputerSpec) -> DurableFiles:
+        """Where its durable files are: what a save is made of."""
         ...
 
-    async def restore(self, spec: ComputerSpec, source: Path) -> None:
-        """Replace the durable files. Raises `Unsupported`."""
+    async def prepare_files(self, spec: ComputerSpec) -> Path:
+        """A path at which other files may be made for a Computer that doesn't run; what was left there is removed."""
+        ...
+
+    async def place_files(self, spec: ComputerSpec) -> None:
+        """Put what was made at that path in the place of the durable files, at once, and remove the old ones."""
         ...

@@ -27,6 +27,7 @@ ATTR_IDMAP = 0x00100000
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
+_RENAME_EXCHANGE = 0x2
 _OPEN_TREE_CLONE = 1
 _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
@@ -87,6 +88,12 @@ def unshare(flags: int) -> None:
 def enter(namespace: int, kind: int) -> None:
     """Enter the namespace of the open descriptor `namespace`."""
     _check(_libc.setns(namespace, kind), "setns")
+
+
+def exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:
+    """Let two paths of one file system change places, atomically."""
+    number, flag = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_RENAME_EXCHANGE)
+    _check(_libc.renameat2(number, _path(one), number, _path(other), flag), f"exchange of {os.fspath(one)} and {os.fspath(other)}")
 
 
 PR_CAPBSET_DROP = 24

@@ -16,11 +16,11 @@ from typing import Final
 
 from helmr.host.sandbox import crowds
 from helmr.host.sandbox.cgroups import Usage
-from helmr.host.sandbox.driver import ComputerSpec, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
+from helmr.host.sandbox.driver import ASIDE, ComputerSpec, DurableFiles, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.identity import boot_id, descendants, identify, is_alive, state_of
 from helmr.host.sandbox.plan import Identity
-from helmr.host.sandbox.removal import remove_tree
+from helmr.host.sandbox.removal import exchange_tree, remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed, reaped, spawn, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
 from helmr.host.sandbox.treescopes import TreeScopes
@@ -134,11 +134,16 @@ class ProcessDriver:
     async def wake(self, spec: ComputerSpec, image: Path) -> Running:
         raise Unsupported("The process driver keeps memory by stopping only.")
 
-    async def snapshot(self, spec: ComputerSpec, target: Path) -> None:
-        raise Unsupported("The process driver takes no snapshots.")
+    async def files(self, spec: ComputerSpec) -> DurableFiles:
+        return DurableFiles(root=Path(spec.folder) / "disk", first_id=None, layout="process")
 
-    async def restore(self, spec: ComputerSpec, source: Path) -> None:
-        raise Unsupported("The process driver takes no snapshots.")
+    async def prepare_files(self, spec: ComputerSpec) -> Path:
+        aside = Path(spec.folder) / ASIDE
+        await asyncio.to_thread(remove_tree, aside)
+        return aside
+
+    async def place_files(self, spec: ComputerSpec) -> None:
+        await asyncio.to_thread(exchange_tree, Path(spec.folder) / ASIDE, Path(spec.folder) / "disk")
 
     # --- details ---
 

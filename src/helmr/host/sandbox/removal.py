@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
+
+from helmr.host.sandbox.mounts import exchange
 
 
 def remove_tree(folder: Path) -> None:
@@ -23,6 +26,21 @@ def remove_tree(folder: Path) -> None:
             _remove(gone)
         folder.rename(gone)
     _remove(gone)
+
+
+def exchange_tree(new: Path, folder: Path) -> None:
+    """Put the tree `new` in the place of `folder`, at once where the system can, and remove what was there."""
+    if sys.platform == "linux":
+        exchange(new, folder)
+    else:
+        remove_tree(folder)
+        new.rename(folder)
+    descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    remove_tree(new)
 
 
 def _remove(folder: Path) -> None:

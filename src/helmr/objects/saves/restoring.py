@@ -19,7 +19,7 @@ from helmr.objects.saves.keys import SaveKeys, Sealer
 from helmr.objects.saves.manifest import FOLDER, LINK, PIPE, REGULAR, WHITEOUT, Entry, Manifest, check_tree, digest, read_manifest
 from helmr.objects.saves.opening import FOLDER_FLAGS, open_below, sync_file_system
 from helmr.objects.saves.owners import IdRange
-from helmr.protocol.errors import SaveDamaged
+from helmr.protocol.errors import BaseMismatch, SaveDamaged
 
 Fetch = Callable[[str], BinaryIO]
 """Opens a pack by its name, for reading at any place, from any thread; closed here. Raises `SaveDamaged` when there is none."""
@@ -44,7 +44,7 @@ def restore_tree(
 
     `name` is the manifest's own, if known; `layout` what its files must be of. Every chunk is checked against its name. A crash leaves a
     folder beside `target` whose name begins with `.restoring-`. Nothing but that folder is ever written to.
-    Raises `SaveDamaged` naming what is wrong, `FileExistsError`, and `OSError` of the disk.
+    Raises `SaveDamaged` naming what is wrong, `BaseMismatch` for another layout, `FileExistsError`, and `OSError` of the disk.
     """
     began = time.monotonic()
     if name is not None and digest(manifest) != name:
@@ -53,7 +53,7 @@ def restore_tree(
     read = read_manifest(manifest, sealer)
     check_tree(read)
     if layout is not None and read.tree.layout != layout:
-        raise SaveDamaged(f"The save has files of the layout {read.tree.layout!r}, not {layout!r}.")
+        raise BaseMismatch(f"The save has files of the layout {read.tree.layout!r}; here {layout!r} is needed.")
     if os.path.lexists(target):
         raise FileExistsError(f"{target} exists.")
     aside = target.parent / f".restoring-{target.name}-{secrets.token_hex(8)}"

@@ -71,6 +71,10 @@ class Spool:
             raise SaveDamaged(f"The spool's {name} is no file of the worker.")
         return open(descriptor, "rb", buffering=0)
 
+    def has(self, name: str) -> bool:
+        check_digest(name)
+        return name in os.listdir(self._folder)
+
     def read(self, name: str) -> bytes:
         """All of it, which has the digest that it is named by. Raises `SaveDamaged`."""
         with self.open(name) as file:

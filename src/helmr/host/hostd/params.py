@@ -1,0 +1,41 @@
+"""Reading the parameters of a request. Each raises `InvalidRequest` naming what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from helmr.host.hostd import failure
+from helmr.host.hostd.records import Fence
+from helmr.protocol.wire import WireError, from_wire
+
+T = TypeVar("T")
+Params: TypeAlias = Mapping[str, Any]
+
+
+def text(params: Params, name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise failure.InvalidRequest(f'"{name}" must be a text.')
+    return value
+
+
+def channel(params: Params) -> int:
+    value = params.get("channel")
+    if type(value) is not int or not 0 < value < 1 << 32:
+        raise failure.InvalidRequest('"channel" must be a number from 1 to 4294967295.')
+    return value
+
+
+def fence(params: Params) -> Fence:
+    found: Any = params.get("fence")
+    if type(found) is not int and not isinstance(found, list):
+        raise failure.InvalidRequest('"fence" must be a number, or a list of incarnation and number.')
+    return found  # pyright: ignore[reportUnknownVariableType]
+
+
+def value(kind: type[T], params: Params, name: str) -> T:
+    try:
+        return from_wire(kind, params.get(name), name)
+    except WireError as error:
+        raise failure.InvalidRequest(str(error)) from error
