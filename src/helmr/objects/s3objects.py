@@ -8,14 +8,17 @@ import secrets
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from obstore.exceptions import BaseError
-from obstore.store import ClientConfig, S3Store
+from obstore.store import S3Store
 
 from helmr.objects.objectstore import StoredObject, check_name
 from helmr.protocol.errors import InvalidValue, ObjectNotFound, ObjectStoreUnusable
 from helmr.protocol.limits import MIB
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
 
 PART_BYTES: Final = 8 * MIB
 """Larger files go up in parts of this; S3 shows the object only when all are there, and nothing of an upload that was broken off."""
