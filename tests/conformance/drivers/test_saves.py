@@ -25,9 +25,9 @@ def fresh_keys() -> dict[str, str]:
 
 
 @pytest.fixture
-def spool(jail: Jail) -> Path:
+def spool(jail: Jail, folder: Path) -> Path:
     """The worker's own folder."""
-    made = jail.state.parent / "spool"
+    made = folder / "spool"
     made.mkdir(mode=0o700)
     if jail.uid is not None:
         os.chown(made, jail.uid, jail.uid)
