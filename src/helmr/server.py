@@ -49,6 +49,7 @@ from helmr.control.store.pool import Database, database_errors
 from helmr.control.store.queries import identity
 from helmr.control.store.standing import StandingConfig, StandingConnection
 from helmr.control.upkeep.closings import Closings
+from helmr.control.upkeep.command_ends import CommandEnds
 from helmr.control.upkeep.computers import ComputerExpiry
 from helmr.control.upkeep.deadlines import Deadlines
 from helmr.control.upkeep.heartbeat import Heartbeat
@@ -69,7 +70,8 @@ from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
-    Closings, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry, Placement, Transits,
+    Closings, CommandEnds, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry, Placement,
+    Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, Overdue)

@@ -114,6 +114,7 @@ class ScriptedHost:
         self.slots: dict[int, str] = {}
         self.processes: dict[tuple[str, int], Process] = {}
         self.starts: asyncio.Queue[Process] = asyncio.Queue()
+        self.programs: asyncio.Queue[Process] = asyncio.Queue()
         self.said: list[dict[str, Any]] = []
         self.exits: dict[tuple[str, int], dict[str, Any]] = {}
         self.refuse_computers: dict[str, Any] | None = None
@@ -253,6 +254,14 @@ class ScriptedHost:
             process.say("init.done")
         self.starts.put_nowait(process)
 
+    def _command_start(self, said: dict[str, Any]) -> None:
+        known = self.processes.get((said["computer"], said["channel"]))
+        if known is None:
+            slot = next(slot for slot, computer in self.slots.items() if computer == said["computer"])
+            known = self.processes[said["computer"], said["channel"]] = Process(self, slot, said["computer"], said["channel"], said)
+            self.programs.put_nowait(known)
+        self.link.send(control("session.started", computer=said["computer"], channel=said["channel"], pid=7))
+
     def _session_kill(self, said: dict[str, Any]) -> None:
         process = self.processes.get((said["computer"], said["channel"]))
         if process is not None and process.alive:
@@ -263,6 +272,10 @@ class ScriptedHost:
 
     def _image_build(self, said: dict[str, Any]) -> None:
         self.link.send(control("image.built", request=said["request"], layers=[]))
+
+    async def next_program(self) -> Process:
+        async with asyncio.timeout(5):
+            return await self.programs.get()
 
     async def next_process(self) -> Process:
         async with asyncio.timeout(5):

@@ -55,6 +55,8 @@ _COMPUTER = {
     "wake": Entry("helmr.cli.computer:wake", "Have a Computer run."),
     "recover": Entry("helmr.cli.computer:recover", "Try a Computer again that failed."),
     "delete": Entry("helmr.cli.computer:delete", "Delete a Computer with all its files."),
+    "exec": Entry("helmr.cli.command:execute", "Run a program on a Computer."),
+    "logs": Entry("helmr.cli.command:logs", "Show what a Command has written."),
 }
 
 _DEPLOYMENT = {

@@ -3,6 +3,7 @@
 from helmr.client.agents import Agents
 from helmr.client.asks import TurnAsks
 from helmr.client.client import HelmrClient
+from helmr.client.commands import CommandOutput, CommandRef, Commands
 from helmr.client.computers import Computers
 from helmr.client.contract import JsonInput
 from helmr.client.deployments import Deployments
@@ -25,6 +26,7 @@ from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.questions import Answer, choice_answer, text_answer
 from helmr.protocol.shapes import (
+    Command,
     Computer,
     ComputerCreateReceipt,
     ComputerPage,
@@ -38,6 +40,10 @@ __all__ = [
     "Agents",
     "Answer",
     "CancelledTurn",
+    "Command",
+    "CommandOutput",
+    "CommandRef",
+    "Commands",
     "CompletedTurn",
     "Computer",
     "ComputerChoice",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from helmr.client.agents import Agents
+from helmr.client.commands import Commands
 from helmr.client.computers import Computers
 from helmr.client.configuration import resolve
 from helmr.client.deployments import Deployments
@@ -35,6 +36,7 @@ class HelmrClient:
         self.sessions = Sessions(self._transport)
         self.questions = Questions(self._transport)
         self.computers = Computers(self._transport)
+        self.commands = Commands(self._transport)
         self.agents = Agents(self._transport)
         self.deployments = Deployments(self._transport)
 

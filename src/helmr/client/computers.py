@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from helmr.client.commands import CommandRef
 from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
-from helmr.protocol.shapes import Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
+from helmr.protocol.duration import Duration, duration_ms
+from helmr.protocol.shapes import CommandReceipt, Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
 from helmr.protocol.states import ComputerStatus
 from helmr.protocol.unset import UNSET
 
@@ -71,3 +74,32 @@ class Computers:
         The receipt says `deleting` until nothing of it is left on its host.
         """
         return read(ComputerReceipt, await self._transport.write(f"/v1/computers/{segment(id)}", UNSET, idempotency_key, method="DELETE"))
+
+    async def exec(
+        self,
+        id: str,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout: Duration | None = None,
+        idempotency_key: str | None = None,
+    ) -> CommandRef:
+        """Run a program on it, as soon as it is awake; `argv` is the program and its arguments, and no shell takes part [C8].
+
+        `timeout` is by default five minutes and at most a day. Raises `ComputerNotFound`, `ComputerDeleting`, `InvalidValue`.
+        """
+        if isinstance(argv, str):
+            raise TypeError("`argv` is a list of texts: the program and its arguments.")
+        body: dict[str, Any] = {"argv": list(argv)}
+        if cwd is not None:
+            body["cwd"] = cwd
+        if env is not None:
+            body["env"] = dict(env)
+        if stdin:
+            body["stdin"] = base64.b64encode(stdin).decode()
+        if timeout is not None:
+            body["timeout"] = f"{duration_ms(timeout, 'timeout')}ms"
+        answer = await self._transport.write(f"/v1/computers/{segment(id)}/commands", body, idempotency_key)
+        return CommandRef(self._transport, read(CommandReceipt, answer).id)

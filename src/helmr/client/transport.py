@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import urllib.request
 from collections.abc import AsyncIterable, Callable, Mapping
@@ -39,6 +40,9 @@ class Answer(NamedTuple):
             return jsontext.loads(self.body)
         except ContentInvalid as error:
             raise UnreadableAnswer(f"The server's answer is no JSON: {error.detail}") from None
+
+
+_PIECE_BYTES = 64 * 1024
 
 
 class Transport:
@@ -145,7 +149,7 @@ class Transport:
             if isinstance(content, Path):
                 file = await asyncio.to_thread(content.open, "rb")
             async with session.request(
-                method, url, data=file or content, headers=headers, timeout=timeout, allow_redirects=False
+                method, url, data=file or _sent(content), headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -246,3 +250,8 @@ def _proxy(url: str) -> str | None:
     if urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     return urllib.request.getproxies().get(parts.scheme)
+
+
+def _sent(content: Any) -> Any:
+    """Bytes as aiohttp wants them: long ones in pieces, so that the event loop is not blocked."""
+    return io.BytesIO(content) if isinstance(content, bytes) and len(content) > _PIECE_BYTES else content

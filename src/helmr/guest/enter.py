@@ -34,7 +34,7 @@ def enter_session(launch: Launch, connection: socket.socket, stdout: int, stderr
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _set_environment(launch)
-        _become(launch.user)
+        become(launch.user)
         os.chdir(launch.cwd)
     except (OSError, KeyError, ValueError) as error:
         traceback.print_exception(error)
@@ -66,7 +66,7 @@ def _set_environment(launch: Launch) -> None:
     os.environ[SCOPE_VARIABLE] = launch.scope
 
 
-def _become(user: str | None) -> None:
+def become(user: str | None) -> None:
     """Take on `user`: a name or number, with `:group` if its own group isn't meant. Raises `KeyError` for an unknown one."""
     if user is None:
         return

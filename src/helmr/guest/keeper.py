@@ -14,8 +14,9 @@ import socket
 from typing import NoReturn
 
 from helmr.guest.enter import enter_session
+from helmr.guest.execute import enter_command
 from helmr.guest.kernel import become_subreaper, set_process_name
-from helmr.guest.launch import LaunchFailed, join_scope, read_launch
+from helmr.guest.launch import LaunchFailed, join_scope, read_launch, read_stdin
 from helmr.guest.processes import descendants, kill
 
 _POLL_SECONDS = 0.02
@@ -32,13 +33,25 @@ def keep_scope(report: socket.socket, channel: int, connection: socket.socket, s
     try:
         launch = read_launch(connection)
         join_scope(launch)
+        stdin = read_stdin(connection, launch.stdin) if launch.argv else None
+        if stdin is not None:
+            # What tells a Command to stop before it has begun must not get lost: it waits until the program is there.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         session = os.fork()
     except (LaunchFailed, OSError) as error:
         _say(report, json.dumps({"failed": channel, "message": str(error)}).encode())
         os._exit(1)
     if session == 0:
         report.close()
+        if stdin is not None:
+            connection.close()
+            enter_command(launch, stdin, stdout, stderr)
         enter_session(launch, connection, stdout, stderr)
+    if stdin is not None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        os.close(stdin)
     connection.close()
     os.close(stdout)
     os.close(stderr)

@@ -1,4 +1,4 @@
-"""What a new Session process must know before it can open its channel: one frame, ahead of all others.
+"""What a new Session process or Command must know before it begins: one frame, ahead of all others.
 
 It travels through the channel, since an environment may be larger than a message to the zygote can be.
 """
@@ -23,7 +23,8 @@ class LaunchFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start one Session process. `scope` marks its processes, `host` is the socket of hostd (or empty)."""
+    """How to start one Session process. `scope` marks its processes, `host` is the socket of hostd (or empty). With `argv` it is a
+    Command, whose `stdin` bytes follow the frame."""
 
     channel: int
     scope: str
@@ -32,6 +33,8 @@ class Launch:
     cwd: str
     user: str | None
     host: str
+    argv: tuple[str, ...] = ()
+    stdin: int = 0
 
     def encode(self) -> bytes:
         payload = json.dumps(asdict(self)).encode()
@@ -42,8 +45,18 @@ def read_launch(connection: socket.socket) -> Launch:
     """Read the launch frame from the channel, blocking. Raises `LaunchFailed` when the supervisor has closed it."""
     length, _, _ = HEADER.unpack(_exactly(connection, HEADER.size))
     members: dict[str, Any] = json.loads(_exactly(connection, length))
-    members["path"] = tuple(members["path"])
+    members["path"], members["argv"] = tuple(members["path"]), tuple(members["argv"])
     return Launch(**members)
+
+
+def read_stdin(connection: socket.socket, size: int) -> int:
+    """A file (its descriptor) of the bytes that follow the launch frame, at its beginning. Raises `LaunchFailed`, `OSError`."""
+    descriptor = os.memfd_create("stdin")
+    data = memoryview(_exactly(connection, size))
+    while data:
+        data = data[os.write(descriptor, data) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def join_scope(launch: Launch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from helmr.guest.command import CommandScope
 from helmr.guest.forwarding import Forwarding
 from helmr.guest.kernel import become_subreaper, set_process_name
 from helmr.guest.launch import Launch
@@ -31,6 +33,9 @@ from helmr.protocol.frames import PROTOCOL, SUPERVISOR, Frame, encode
 
 LOG_BYTES: Final = 256 * 1024
 """Logs are dropped while more than this waits to be written."""
+
+COMMANDS: Final = "commands"
+"""The name of the zygote from which Commands are started."""
 
 _SWEEP_SECONDS: Final = 0.02
 _SWEEPS: Final = 250
@@ -56,7 +61,9 @@ class Supervisor:
     def __init__(self, host: str, runtime: str, *, egress: bool = False) -> None:
         self._host, self._runtime, self._egress = host, runtime, egress
         self._token = secrets.token_hex(8)
-        self._scopes: dict[int, Scope] = {}
+        self._scopes: dict[int, Scope | CommandScope] = {}
+        self._stdin: dict[int, bytearray] = {}
+        """What Commands will read that are to be started."""
         self._attached = False
         self._uplink: Uplink
         self._zygotes: Zygotes
@@ -112,7 +119,7 @@ class Supervisor:
             scope.resume()
 
     def _take(self, frames: list[Frame]) -> None:
-        touched: list[Scope] = []
+        touched: list[Scope | CommandScope] = []
         for channel, op, payload in frames:
             if channel == SUPERVISOR:
                 self._obey(json.loads(payload))
@@ -127,6 +134,7 @@ class Supervisor:
         commands: Mapping[str, Callable[[dict[str, Any]], None]] = {
             "attach": self._attach,
             "scope.start": self._start,
+            "scope.stdin": self._take_stdin,
             "scope.kill": self._kill,
             "scope.forget": self._forget,
             "ping": lambda frame: self._say({"t": "pong", "n": frame["n"]}),
@@ -169,6 +177,10 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         out, out_end = os.pipe()
         err, err_end = os.pipe()
+        start = Start(channel=channel, descriptors=(theirs, out_end, err_end))
+        if "argv" in frame:
+            self._start_command(frame, start, ours, {"stdout": out, "stderr": err})
+            return
         scope = Scope(
             channel,
             ours,
@@ -191,7 +203,42 @@ class Supervisor:
         )
         scope.begin(launch.encode(), json.dumps({"t": "session.open", **frame["open"]}).encode())
         recipe = Recipe(path=path, preload=tuple(frame.get("preload", ())))
-        self._zygotes.start(frame["zygote"], recipe, Start(channel=channel, descriptors=(theirs, out_end, err_end)))
+        self._zygotes.start(frame["zygote"], recipe, start)
+
+    def _start_command(self, frame: dict[str, Any], start: Start, connection: socket.socket, outputs: Mapping[str, int]) -> None:
+        channel, stdin = start.channel, bytes(self._stdin.pop(start.channel, b""))
+        scope = CommandScope(
+            channel,
+            connection,
+            outputs,
+            self,
+            timeout=frame["timeout_ms"] / 1000,
+            on_kill=lambda: self._kill({"channel": channel}),
+            on_finished=lambda: self._finished(channel),
+        )
+        self._scopes[channel] = scope
+        launch = Launch(
+            channel=channel,
+            scope=self._marker(channel),
+            path=(),
+            env=frame.get("env", {}),
+            cwd=frame.get("cwd") or "/",
+            user=frame.get("user"),
+            host=self._host,
+            argv=tuple(frame["argv"]),
+            stdin=len(stdin),
+        )
+        scope.begin(launch.encode(), stdin)
+        self._zygotes.start(COMMANDS, Recipe(path=(), preload=()), start)
+
+    def _take_stdin(self, frame: dict[str, Any]) -> None:
+        """A piece of what a Command will read; a start that is sent again brings all pieces again."""
+        channel: int = frame["channel"]
+        if channel in self._scopes:
+            return
+        if frame["at"] == 0:
+            self._stdin[channel] = bytearray()
+        self._stdin[channel] += base64.b64decode(frame["data"])
 
     def _heard(self, message: dict[str, Any]) -> None:
         """A keeper or a zygote said something about a scope."""
@@ -202,7 +249,7 @@ class Supervisor:
             if kind in message and (scope := self._scopes.get(message[kind])) is not None:
                 self._note(kind, scope, message)
 
-    def _note(self, kind: str, scope: Scope, message: dict[str, Any]) -> None:
+    def _note(self, kind: str, scope: Scope | CommandScope, message: dict[str, Any]) -> None:
         if kind == "failed":
             self._failed(scope.channel, message["message"])
         elif kind == "exited":
@@ -233,7 +280,7 @@ class Supervisor:
             scope.doomed = True
             self._kill_tree(scope)
 
-    def _kill_tree(self, scope: Scope) -> None:
+    def _kill_tree(self, scope: Scope | CommandScope) -> None:
         """Kill what is below the keeper, which then ends the rest and reports; it is woken in case the Agent stopped it."""
         if scope.keeper is not None:
             kill(descendants(scope.keeper))
@@ -247,7 +294,7 @@ class Supervisor:
                     kill([*descendants(scope.pid), scope.pid])
                 self._sweep(scope, {"signal": signal.SIGKILL.value})
 
-    def _sweep(self, scope: Scope, how: dict[str, Any], sweeps: int = _SWEEPS) -> None:
+    def _sweep(self, scope: Scope | CommandScope, how: dict[str, Any], sweeps: int = _SWEEPS) -> None:
         """End what carries the scope's mark and escaped its keeper; then the scope has ended."""
         scope.sweeping = True
         left = marked(self._marker(scope.channel))
@@ -261,7 +308,7 @@ class Supervisor:
         if self._attached:
             self._report_end(self._scopes[channel])
 
-    def _report_end(self, scope: Scope) -> None:
+    def _report_end(self, scope: Scope | CommandScope) -> None:
         if scope.failure is not None:
             self._say({"t": "scope.failed", "channel": scope.channel, "message": scope.failure})
         else:

@@ -50,9 +50,11 @@ UP: Final = {
     "question.withdraw": "`ask` (the op of question.ask): its signal aborted",
     "output.locate": "op 0. `turn`, `outputs`: [[op, n]]: these n-th outputs (from 1) of the Turn are stored, but a lost connection took "
     "the `stored` that told their sequence; answered by `stored`",
+    "command.output": "`stream` (stdout, stderr), `data` (base64), `lost`?: so many bytes of the stream are missing before them [C8]",
+    "command.timed_out": "the Command's time is over, and it is being ended",
 }
-"""Numbered frames from a Session process. All are local decisions of the guest that the host records; the host checks them again,
-and ends a process whose frames break the protocol."""
+"""Numbered frames from a Session process, or from the supervisor for a Command. All are local decisions of the guest that the host records;
+the host checks them again, and ends a process whose frames break the protocol."""
 
 DOWN: Final = {
     "stored": "`ops`: [[op, sequence]]: outputs that asked with `r`, each stored as the event with that sequence; the header's op "
@@ -65,6 +67,7 @@ DOWN: Final = {
     "question.answer": "`ask`, `answer`, `responded_by`; may come again",
     "question.cancelled": "`ask`, `reason`; may come again",
     "session.end": "`reason`, `seconds`: no Turn comes any more; drain, then exit 0",
+    "command.stop": "`seconds`: SIGTERM to the Command's process group, SIGKILL to its whole scope that much later",
 }
 """Frames to a Session process. All are idempotent."""
 
@@ -79,7 +82,8 @@ SUPERVISOR_UP: Final = {
 SUPERVISOR_DOWN: Final = {
     "attach": "`acked`: {number: op}; trims, then sends every kept frame again",
     "scope.start": "`channel`, `zygote` (a name), `preload`: [module], `path`: [folder], `env`: {name: value}, `cwd`, `user`?, `open`: "
-    "the session.open payload",
+    "the session.open payload; for a Command instead `argv`, `timeout_ms` and, by their sizes, the `stdin` bytes that came before",
+    "scope.stdin": "`channel`, `at` (offset), `data` (base64): a piece of what a Command that will be started reads",
     "scope.kill": "`channel`: SIGKILL to all that descends from it",
     "scope.forget": "`channel`: its end is recorded; drop what is kept of it",
     "ping": "`n`",

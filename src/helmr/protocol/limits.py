@@ -35,6 +35,18 @@ EVENTS_PAGE_BYTES: Final = 4 * MIB
 PAGE: Final = 50
 PAGE_MAX: Final = 100
 
+COMMAND_ARGUMENTS: Final = 128
+COMMAND_ARGUMENT_BYTES: Final = 64 * KIB
+COMMAND_ENVIRONMENT_BYTES: Final = 256 * KIB
+COMMAND_STDIN_BYTES: Final = MIB
+"""Before base64."""
+COMMAND_TIMEOUT_MS: Final = 5 * 60 * 1000
+COMMAND_LONGEST_MS: Final = 24 * 60 * 60 * 1000
+COMMAND_LOG_BYTES: Final = 16 * MIB
+"""What is kept of the output of one Command: the last so many bytes of both streams [C8]."""
+COMMANDS_KEPT_SECONDS: Final = 30 * 24 * 60 * 60
+"""How long after their end Commands and their output are kept."""
+
 CLEANUP_SECONDS: Final = 10.0
 """What a handler and its cancellation callbacks share after a stop mark [S13]."""
 

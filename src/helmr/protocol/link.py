@@ -51,6 +51,8 @@ TO_WORKER: Final = {
     "computer.destroy": "`computer`, `fence`: end it and remove its files",
     "session.start": "`computer`, `channel`, `bundle` (digest), `preload`, `environment` {name: value}, `open` (a session.open payload "
     "without `bundle`)",
+    "command.start": "`computer`, `channel`, `argv`, `env` {name: value}, `cwd`?, `stdin` (base64), `timeout_ms`: a program in a scope of "
+    "its own [C8]; told of by session.started and session.exited, like a Session process",
     "session.kill": "`computer`, `channel`, `reason`",
     "session.forget": "`computer`, `channel`",
     "image.build": "`request`, `environment`, `image` (an ImageManifest)",

@@ -27,6 +27,11 @@ RecoveryReason = Literal["process_lost", "out_of_memory", "cleanup_failed", "wor
 ComputerStatus = Literal["available", "deleting", "deleted"]
 Residency = Literal["cold", "starting", "running", "hibernating", "hibernated", "waking", "restoring", "unavailable"]
 
+CommandStatus = Literal["queued", "starting", "running", "exited", "cancelled", "timed_out", "system_failed"]
+"""A Command waits for its Computer; was handed to it; runs there; and how it ended [C8]."""
+COMMAND_ENDED: Final[frozenset[str]] = frozenset({"exited", "cancelled", "timed_out", "system_failed"})
+CommandStream = Literal["stdout", "stderr"]
+
 DeploymentStatus = Literal["building", "deployed", "failed"]
 
 MessageStatus = Literal["admitted", "started", "delivered", "rejected"]

@@ -10,6 +10,8 @@ from typing import Any, Self
 from helmr.client.agents import Agents as _Agents
 from helmr.client.asks import TurnAsks as _TurnAsks
 from helmr.client.client import HelmrClient as _HelmrClient
+from helmr.client.commands import CommandRef as _CommandRef
+from helmr.client.commands import Commands as _Commands
 from helmr.client.computers import Computers as _Computers
 from helmr.client.deployments import Deployments as _Deployments
 from helmr.client.event_stream import EventStream as _EventStream
@@ -24,6 +26,8 @@ from helmr.sync.mirror import mirror_of
 
 Agents = mirror_of(_Agents)
 Computers = mirror_of(_Computers)
+CommandRef = mirror_of(_CommandRef)
+Commands = mirror_of(_Commands)
 Deployments = mirror_of(_Deployments)
 EventStream = mirror_of(_EventStream)
 Questions = mirror_of(_Questions)
@@ -61,6 +65,8 @@ class HelmrClient(mirror_of(_HelmrClient)):
 
 __all__ = [
     "Agents",
+    "CommandRef",
+    "Commands",
     "Computers",
     "Deployments",
     "EventStream",

@@ -6,18 +6,23 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 from helmr.client.asks import StatusFilter
 from helmr.client.client import DEFAULT_RETRY
+from helmr.client.commands import CommandOutput
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, SlackRoute
 from helmr.protocol.content import InputContent
 from helmr.protocol.duration import Duration
-from helmr.protocol.ids import SessionId, TurnId
+from helmr.protocol.ids import CommandId, SessionId, TurnId
 from helmr.protocol.manifest import Manifest
 from helmr.protocol.questions import Answer
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
     Capabilities,
+    Command,
+    CommandCancelReceipt,
+    CommandLogs,
+    CommandPage,
     Computer,
     ComputerCreateReceipt,
     ComputerPage,
@@ -59,6 +64,41 @@ class Agents:
     def list(self, *, deployment_id: str | None = None, cursor: str | None = None, limit: int | None = None) -> AgentPage:
         """A page of Agents; `limit` 1-100, 50 when omitted."""
 
+class CommandRef:
+    """A Command by its id; making one sends nothing."""
+
+    id: CommandId
+
+    def get(self) -> Command:
+        """The Command now. Raises `CommandNotFound`."""
+
+    def wait(self, *, timeout: Duration | None = None) -> Command:
+        """The Command once it has ended. Raises `RequestTimedOut` after `timeout`, which never cancels it.
+
+        Waiting outlasts restarts of the server and broken connections, for `RetryPolicy.waiting_patience`.
+        """
+
+    def output(self, *, after: int = 0, follow: bool = True) -> Iterator[CommandOutput]:
+        """What the Command has written after the chunk `after`; with `follow`, until it has ended and all was read."""
+
+    def logs(self, *, after: int = 0, limit: int | None = None) -> CommandLogs:
+        """A page of the output, as it is stored; what there is now."""
+
+    def cancel(self, *, idempotency_key: str | None = None) -> CommandCancelReceipt:
+        """End it: SIGTERM, ten seconds later SIGKILL. One that has ended stays as it is."""
+
+class Commands:
+    """Programs run on Computers of the Environment."""
+
+    def ref(self, id: str) -> CommandRef:
+        """A handle on a Command; sends nothing."""
+
+    def get(self, id: str) -> Command:
+        """A Command now. Raises `CommandNotFound`."""
+
+    def list(self, computer_id: str, *, cursor: str | None = None, limit: int | None = None) -> CommandPage:
+        """A page of a Computer's Commands, the newest first. Raises `ComputerNotFound`."""
+
 class Computers:
     """Computers by their ids. Receipts say where a Computer is or goes, not that it is there."""
 
@@ -96,6 +136,22 @@ class Computers:
         """Delete it with all its files, for good; again changes nothing. Raises `ComputerBusy` while a Session on it isn't closed [C9].
 
         The receipt says `deleting` until nothing of it is left on its host.
+        """
+
+    def exec(
+        self,
+        id: str,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout: Duration | None = None,
+        idempotency_key: str | None = None,
+    ) -> CommandRef:
+        """Run a program on it, as soon as it is awake; `argv` is the program and its arguments, and no shell takes part [C8].
+
+        `timeout` is by default five minutes and at most a day. Raises `ComputerNotFound`, `ComputerDeleting`, `InvalidValue`.
         """
 
 class Deployments:
@@ -168,6 +224,7 @@ class HelmrClient:
     sessions: Sessions
     questions: Questions
     computers: Computers
+    commands: Commands
     agents: Agents
     deployments: Deployments
 
@@ -375,6 +432,8 @@ class TurnRef(Generic[R_co]):
 
 __all__ = [
     "Agents",
+    "CommandRef",
+    "Commands",
     "Computers",
     "Deployments",
     "EventStream",

@@ -194,6 +194,8 @@ class ThreadHost:
                 self._stop_computer(message, destroy=kind == "computer.destroy")
             case "session.start":
                 self._start_session(message)
+            case "command.start":
+                self._refuse_command(message)
             case "session.kill":
                 self._kill(message)
             case "session.forget":
@@ -301,6 +303,12 @@ class ThreadHost:
             on_exit=lambda code: self.loop.post(self._end, session, {"cause": "exited", "code": code}),
         )
         self._tell("session.started", computer, channel=channel, pid=0)
+
+    def _refuse_command(self, message: Mapping[str, Any]) -> None:
+        """There is no Computer here that could keep a program apart: said at once, instead of waited for."""
+        error = {"code": "command_unsupported", "message": "A test runtime has no Computers to run programs on."}
+        computer = self._computers[message["computer"]]
+        self._tell("session.exited", computer, channel=message["channel"], cause="failed", error=error, ended=0, seconds=0.0)
 
     def _kill(self, message: Mapping[str, Any]) -> None:
         computer = self._computers.get(message["computer"])

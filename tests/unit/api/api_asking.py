@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from tests.unit.api.api_fakes import BLOB, COMPUTER, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, QUESTION, SESSION, TURN, WORKER_KEY
+from tests.unit.api.api_fakes import BLOB, COMMAND, COMPUTER, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, QUESTION, SESSION, TURN, WORKER_KEY
 
 from helmr.control.api.route import Route
 from helmr.control.api.table import declared_routes
@@ -18,6 +18,7 @@ VALUES = {
     "turn_id": TURN,
     "question_id": QUESTION,
     "computer_id": COMPUTER,
+    "command_id": COMMAND,
     "deployment_id": DEPLOYMENT,
     "agent": "echo",
     "digest": DIGEST,
@@ -38,6 +39,7 @@ SAMPLES: dict[str, Sample] = {
     "create_computer": Sample(json={"template": "tiny", "key": "k"}),
     "enqueue_turn": Sample(json={"input": {"n": 1}}),
     "send_message": Sample(json={"content": [{"type": "text", "text": "hi"}]}),
+    "run_command": Sample(json={"argv": ["true"]}),
     "respond_question": Sample(json={"answer": {"type": "text", "text": "main"}, "response_id": "r1"}),
     "resume_session": Sample(json={"hold_id": HOLD}),
     "missing_blobs": Sample(json={"digests": [DIGEST]}),

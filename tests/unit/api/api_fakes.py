@@ -16,6 +16,10 @@ from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
+    Command,
+    CommandChunk,
+    CommandLogs,
+    CommandPage,
     Computer,
     Deployment,
     Explanation,
@@ -29,8 +33,8 @@ from helmr.protocol.shapes import (
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
 WORKER_KEY = "hlmr_wk_test"
-SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER = (new_id() for _ in range(7))
-FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT, FOREIGN_COMPUTER = (new_id() for _ in range(5))
+SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND = (new_id() for _ in range(8))
+FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT, FOREIGN_COMPUTER, FOREIGN_COMMAND = (new_id() for _ in range(6))
 BLOB = b"print('hello')\n"
 DIGEST = hashlib.sha256(BLOB).hexdigest()
 FOREIGN_DIGEST = "f" * 64
@@ -40,6 +44,7 @@ ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "inter
     "questions.respond",
     "computers.read",
     "computers.write",
+    "computers.exec",
     "deployments.read",
     "deployments.write",
 }
@@ -149,6 +154,26 @@ def known_computer(computer_id: str) -> None:
         raise errors.ComputerNotFound()
 
 
+def command() -> Command:
+    return Command(
+        id=COMMAND,
+        computer_id=COMPUTER,
+        status="exited",
+        argv=("true",),
+        timeout="5m",
+        created_at=TIME,
+        stdout_bytes=2,
+        stderr_bytes=0,
+        exit_code=0,
+    )
+
+
+def known_command(command_id: str) -> None:
+    assert is_id(command_id)
+    if command_id != COMMAND:
+        raise errors.CommandNotFound()
+
+
 def deployment() -> Deployment:
     return Deployment(id=DEPLOYMENT, status="deployed", current=True, digest=DIGEST, created_at=TIME, agents=("echo",))
 
@@ -181,7 +206,10 @@ class World:
     open_link: Callable[[str, Any], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        nouns = "principals sessions explanations turns questions computers controls events retention agents deployments links blobs health"
+        nouns = (
+            "principals sessions explanations turns questions computers commands controls events retention agents deployments links blobs"
+            " health"
+        )
         if name in nouns.split():
             return _Service(self, name)
         raise AttributeError(name)
@@ -332,6 +360,32 @@ class Operations:
         if key == "taken":
             raise errors.ComputerKeyConflict(computer_id=COMPUTER)
         return Reply(json.dumps({"id": COMPUTER, "deployment_id": DEPLOYMENT, "template": template}).encode(), world.replay)
+
+    @staticmethod
+    async def commands_execute(world: World, principal: Any, computer_id: str, **named: Any) -> Reply:
+        known_computer(computer_id)
+        return Reply(json.dumps({"id": COMMAND, "computer_id": computer_id}).encode(), world.replay)
+
+    @staticmethod
+    async def commands_get(world: World, principal: Any, command_id: str, wait_seconds: float) -> Command:
+        known_command(command_id)
+        return command()
+
+    @staticmethod
+    async def commands_list(world: World, principal: Any, computer_id: str, cursor: str | None, limit: int) -> CommandPage:
+        known_computer(computer_id)
+        return CommandPage(items=(command(),), next_cursor="next")
+
+    @staticmethod
+    async def commands_logs(world: World, principal: Any, command_id: str, after: int, limit: int, wait_seconds: float) -> CommandLogs:
+        known_command(command_id)
+        chunk = CommandChunk(sequence=after + 1, stream="stdout", at=0, lost=0, data="aGk=")
+        return CommandLogs(items=(chunk,), next=after + 1, complete=True)
+
+    @staticmethod
+    async def commands_cancel(world: World, principal: Any, command_id: str, key: str | None) -> Reply:
+        known_command(command_id)
+        return Reply(json.dumps({"id": command_id, "status": "accepted"}).encode(), world.replay)
 
     @staticmethod
     async def computers_get(world: World, principal: Any, computer_id: str) -> Computer:

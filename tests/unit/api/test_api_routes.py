@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.unit.api.api_asking import ROUTES, SAMPLES, Sample, ask, is_problem, path_of, raw
 from tests.unit.api.api_fakes import (
+    FOREIGN_COMMAND,
     FOREIGN_COMPUTER,
     FOREIGN_DEPLOYMENT,
     FOREIGN_DIGEST,
@@ -111,6 +112,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
             ("turn_id", FOREIGN_TURN),
             ("question_id", FOREIGN_QUESTION),
             ("computer_id", FOREIGN_COMPUTER),
+            ("command_id", FOREIGN_COMMAND),
             ("deployment_id", FOREIGN_DEPLOYMENT),
             ("agent", "another"),
             ("digest", FOREIGN_DIGEST),

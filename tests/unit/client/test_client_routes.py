@@ -41,7 +41,28 @@ DEPLOYED = {"id": DEPLOYMENT, "status": "deployed", "current": True, "digest": "
 AGENT = {"agent": "reviewer", "template": "repo", "deployment_id": DEPLOYMENT, "input_kind": "text", "runtime_mcp": {"allow": []}}
 PAGE = {"items": [], "next_cursor": None}
 
+COMMAND = "01980000-0000-7000-8000-00000000000c"
+RAN: dict[str, Any] = {
+    "id": COMMAND,
+    "computer_id": COMPUTER,
+    "status": "exited",
+    "argv": ["cat"],
+    "timeout": "9s",
+    "created_at": TIME,
+    "stdout_bytes": 0,
+    "stderr_bytes": 4,
+    "exit_code": 0,
+}
 ANSWERS: dict[str, Any] = {
+    "run_command": {"id": COMMAND, "computer_id": COMPUTER},
+    "list_commands": {"items": [RAN], "next_cursor": None},
+    "get_command": RAN,
+    "get_command_logs": {
+        "items": [{"sequence": 2, "stream": "stderr", "at": 3, "lost": 3, "data": "/w=="}],
+        "next": 2,
+        "complete": True,
+    },
+    "cancel_command": {"id": COMMAND, "status": "accepted"},
     "create_session": created(),
     "list_sessions": PAGE,
     "get_session": session(),
@@ -145,6 +166,13 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.computers.wake(COMPUTER)).residency == "waking"
         assert (await client.computers.recover(COMPUTER)).residency == "starting"
         assert (await client.computers.delete(COMPUTER)).status == "deleting"
+        ran = await client.computers.exec(COMPUTER, ["cat"], cwd="/", env={"A": "b"}, stdin=b"\xff", timeout="9s")
+        assert ran.id == COMMAND and (await ran.wait()).exit_code == 0 and (await ran.wait(timeout="1s")).status == "exited"
+        assert (await client.commands.get(COMMAND)).argv == ("cat",)
+        assert (await client.commands.list(COMPUTER, cursor="c", limit=3)).items[0].id == COMMAND
+        assert [(piece.stream, piece.lost, piece.data) async for piece in ran.output(after=1)] == [("stderr", 3, b"\xff")]
+        assert (await ran.logs(after=1, limit=2)).next == 2
+        assert (await ran.cancel()).status == "accepted"
         await client.agents.list(deployment_id=DEPLOYMENT, limit=100)
         await client.agents.get("reviewer", deployment_id=DEPLOYMENT)
         assert await client.deployments.missing_blobs([DIGEST]) == [DIGEST]

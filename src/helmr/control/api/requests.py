@@ -157,6 +157,33 @@ class StreamQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunCommand:
+    """A program and its arguments, the program first; `cwd` is by default the image's working directory; `stdin` is base64 [C8]."""
+
+    argv: Annotated[tuple[str, ...], AtMost(limits.COMMAND_ARGUMENTS)]
+    cwd: str | UnsetType = UNSET
+    env: Mapping[str, str] | UnsetType = UNSET
+    stdin: str | UnsetType = UNSET
+    timeout: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandQuery:
+    """`wait` holds the reply back until the Command has ended, at most so long."""
+
+    wait: Annotated[str, Wait(LONGEST_WAIT_SECONDS)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLogQuery:
+    """`wait` holds an empty page back until there is output, or none comes any more, at most so long."""
+
+    after: Annotated[int, Between(0, LARGEST_SEQUENCE)] = 0
+    limit: Annotated[int, Between(1, limits.EVENTS_PAGE_MAX)] = limits.EVENTS_PAGE
+    wait: Annotated[str, Wait(LONGEST_WAIT_SECONDS)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentQuery:
     deployment_id: AnyId | UnsetType = UNSET
 

@@ -71,8 +71,9 @@ _ID: dict[str, Any] = {"type": "string", "format": "uuid"}
 PATH_PARAMETERS: dict[str, PathParameter] = {
     "session_id": PathParameter(ids.is_id, errors.SessionNotFound, _ID, "The Session."),
     "turn_id": PathParameter(ids.is_id, errors.TurnNotFound, _ID, "The Turn, one of this Session."),
-    "computer_id": PathParameter(ids.is_id, errors.ComputerNotFound, _ID, "The Computer."),
     "question_id": PathParameter(ids.is_id, errors.QuestionNotFound, _ID, "The question."),
+    "computer_id": PathParameter(ids.is_id, errors.ComputerNotFound, _ID, "The Computer."),
+    "command_id": PathParameter(ids.is_id, errors.CommandNotFound, _ID, "The Command."),
     "deployment_id": PathParameter(ids.is_id, errors.DeploymentNotFound, _ID, "The Deployment."),
     "agent": PathParameter(
         ids.is_definition_id, errors.AgentNotFound, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}, "The Agent's id."

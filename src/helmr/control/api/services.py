@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from helmr.protocol.link import Link, LinkEnd
-from helmr.protocol.shapes import AgentInfo, AgentPage, Computer, Deployment, Explanation, Page, Session, TurnState
+from helmr.protocol.shapes import (
+    AgentInfo,
+    AgentPage,
+    Command,
+    CommandLogs,
+    CommandPage,
+    Computer,
+    Deployment,
+    Explanation,
+    Page,
+    Session,
+    TurnState,
+)
 
 if TYPE_CHECKING:
     from helmr.control.service.principals import Principal
@@ -202,6 +214,27 @@ class Deployments(Protocol):
         ...
 
 
+class Commands(Protocol):
+    """Reads wait for a change at most `wait_seconds`, and hold no connection meanwhile."""
+
+    async def execute(
+        self,
+        principal: Principal,
+        computer_id: str,
+        *,
+        argv: Sequence[str],
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        stdin: str,
+        timeout: str | None,
+        idempotency_key: str | None,
+    ) -> Receipt: ...
+    async def get(self, principal: Principal, command_id: str, wait_seconds: float) -> Command: ...
+    async def list(self, principal: Principal, computer_id: str, cursor: str | None, limit: int) -> CommandPage: ...
+    async def logs(self, principal: Principal, command_id: str, after: int, limit: int, wait_seconds: float) -> CommandLogs: ...
+    async def cancel(self, principal: Principal, command_id: str, idempotency_key: str | None) -> Receipt: ...
+
+
 class Links(Protocol):
     def open(self, worker: str, link: Link) -> LinkEnd:
         """Take over one end of a worker's new link; the API calls `on_message` and `on_closed` of what is returned."""
@@ -258,6 +291,8 @@ class Services(Protocol):
     def agents(self) -> Agents: ...
     @property
     def deployments(self) -> Deployments: ...
+    @property
+    def commands(self) -> Commands: ...
     @property
     def links(self) -> Links: ...
     @property

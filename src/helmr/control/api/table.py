@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from helmr.control.api.agents import AGENT_ROUTES
+from helmr.control.api.commands import COMMAND_ROUTES
 from helmr.control.api.computers import COMPUTER_ROUTES
 from helmr.control.api.deployments import DEPLOYMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
@@ -27,6 +28,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *QUESTION_ROUTES,
         *EVENT_ROUTES,
         *COMPUTER_ROUTES,
+        *COMMAND_ROUTES,
         *AGENT_ROUTES,
         *DEPLOYMENT_ROUTES,
         *system_routes(describe, metrics),

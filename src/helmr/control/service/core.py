@@ -42,6 +42,12 @@ class Effects:
     """Trees (by root) in which a closing Session may have nothing left."""
     computers: set[str] = field(default_factory=set[str])
     """Computers whose worker is to be told where they should go."""
+    commands: set[str] = field(default_factory=set[str])
+    """Commands that changed."""
+    command_places: set[str] = field(default_factory=set[str])
+    """Commands that wait for their Computer."""
+    command_computers: set[str] = field(default_factory=set[str])
+    """Computers whose worker is to be told which Commands to start and to stop."""
 
 
 class Reactor(Protocol):
@@ -52,6 +58,8 @@ class Reactor(Protocol):
     def claim(self, session_id: str) -> None: ...
     def finish(self, root_session_id: str) -> None: ...
     def move(self, computer_id: str) -> None: ...
+    def place_command(self, command_id: str) -> None: ...
+    def sync_commands(self, computer_id: str) -> None: ...
     def admitted(self, item: Admit, flushed: Flushed) -> None: ...
 
 
@@ -73,7 +81,7 @@ class Core:
             effects = Effects()
             value = await work(connection, effects)
             origin = self.origin()
-            ids = sorted(effects.touched | effects.guests | effects.places | effects.claims)
+            ids = sorted(effects.touched | effects.guests | effects.places | effects.claims | effects.commands)
             if origin is not None and ids:
                 for start in range(0, len(ids), 200):
                     payload = f"{origin} {','.join(ids[start : start + 200])}"
@@ -95,6 +103,8 @@ class Core:
         """Carry effects out."""
         for session_id in effects.touched:
             self.changed(session_id)
+        for command_id in effects.commands:
+            self.hub.wake(command_id)
         reactor = self.reactor
         if reactor is None:
             return
@@ -108,6 +118,10 @@ class Core:
             reactor.finish(root_session_id)
         for computer_id in effects.computers:
             reactor.move(computer_id)
+        for command_id in effects.command_places:
+            reactor.place_command(command_id)
+        for computer_id in effects.command_computers:
+            reactor.sync_commands(computer_id)
 
 
 async def record(connection: Connection, effects: Effects, session_id: str, entries: Sequence[tuple[str | None, str, bytes]]) -> int:

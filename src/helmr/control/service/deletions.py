@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from helmr.control.service.command_losses import lose_commands
 from helmr.control.service.core import Core, Effects
 from helmr.control.service.processes import Processes
 from helmr.control.store.pool import Connection
@@ -58,6 +59,8 @@ class Deletions:
                 return []
             if computer["status"] == "deleting":
                 await computers.deleted(connection, id=computer_id)
+            error = {"code": "computer_deleting", "message": "The Computer was deleted."}
+            await lose_commands(connection, effects, computer_id, error, waiting=True)
             return await processes.alive_on(connection, computer_id=computer_id)
 
         for row in await self._core.write("computer_deleted", work):

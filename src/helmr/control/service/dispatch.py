@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from helmr.control.service import render
 from helmr.control.service.background import Background, Coalesced, until_stored
+from helmr.control.service.command_runs import CommandRuns
 from helmr.control.service.controls import Controls
 from helmr.control.service.core import Core
 from helmr.control.service.guests import Seat
@@ -17,7 +18,7 @@ from helmr.control.service.roster import Roster
 from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.telling import Telling
 from helmr.control.store.flush import Admit, Flushed
-from helmr.control.store.queries import processes
+from helmr.control.store.queries import commands, processes
 
 PLACED_AT_ONCE: Final = 200
 
@@ -34,6 +35,8 @@ class Dispatcher:
         self.roster = Roster()
         self.telling = Telling(core, self.roster, manifests, work, self.background)
         self.hearing = Hearing(core, self.roster, self.telling, work, self.background, on_drained=self.finish)
+        self.commands = CommandRuns(core, self.roster, work, self.background, on_full=self.make_room)
+        self.hearing.on_command = self.commands.hear
         self._placing = Coalesced(self.background, "place")
         self._finishing = Coalesced(self.background, "finish_close")
         self._moving = Coalesced(self.background, "move_computer")
@@ -90,6 +93,16 @@ class Dispatcher:
         if self.move_computer is not None:
             self._moving.ask(computer_id, self.move_computer)
 
+    def place_command(self, command_id: str) -> None:
+        self.commands.place(command_id)
+
+    def sync_commands(self, computer_id: str) -> None:
+        self.commands.sync(computer_id)
+
+    def make_room(self) -> None:
+        """Something waits for which there is no room."""
+        self._making_room.ask("make_room", self._make_room)
+
     def place_waiting(self) -> None:
         """Room may have come: place who waits for it, in fair order."""
         self._making_room.ask("place_waiting", self._place_waiting)
@@ -115,7 +128,7 @@ class Dispatcher:
     async def _place(self, session_id: str) -> None:
         placed, _ = await self._processes.place(session_id)
         if placed == "full":
-            self._making_room.ask("make_room", self._make_room)
+            self.make_room()
 
     async def _make_room(self, _: str) -> None:
         await self._sleeping.make_room()
@@ -123,5 +136,8 @@ class Dispatcher:
     async def _place_waiting(self, _: str) -> None:
         async with self._core.database.connection() as connection:
             rows = await processes.wanting(connection, count=PLACED_AT_ONCE)
+            queued = await commands.queued(connection, count=PLACED_AT_ONCE)
         for row in rows:
             self.place(str(row["id"]))
+        for row in queued:
+            self.place_command(str(row["id"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -156,6 +156,25 @@ class Guest:
 
 
 @dataclass(slots=True, eq=False)
+class CommandRun:
+    """A Command on a Computer that is attached here. Memory only."""
+
+    command_id: str
+    channel: int
+    received: int
+    """The highest op that arrived; lower ones are repeats."""
+    stored: int
+    there: bool = False
+    """The supervisor has spoken of it."""
+    told_stop: bool = False
+    queue: deque[tuple[int, Any, bytes]] = field(default_factory=deque[tuple[int, Any, bytes]])
+    queued_bytes: int = 0
+    draining: bool = False
+    last: Callable[[], Awaitable[None]] | None = None
+    """What is to be done once all that it said is stored."""
+
+
+@dataclass(slots=True, eq=False)
 class Seat:
     """A Computer on a link: where its frames go, and its Session processes by channel."""
 
@@ -167,6 +186,8 @@ class Seat:
     worker_id: str
     attached: bool = False
     guests: dict[int, Guest] = field(default_factory=dict[int, Guest])
+    commands: dict[int, CommandRun] = field(default_factory=dict[int, "CommandRun"])
+    """Its Commands, by channel."""
     starting: set[int] = field(default_factory=set[int])
     """Channels for which session.start was sent on this link."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)

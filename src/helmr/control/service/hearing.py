@@ -51,11 +51,16 @@ class Hearing:
         self._processes = work
         self._background = background
         self._on_drained = on_drained
+        self.on_command: Callable[[Seat, frames.Frame], None] = lambda seat, frame: None
+        """Takes the frames of Commands."""
 
     def on_frames(self, seat: Seat, body: bytes) -> None:
         """Whole frames of one Computer, in order. A process that breaks the protocol is ended (I4)."""
         for frame in frames.FrameReader().feed(body):
             guest = seat.guests.get(frame.channel)
+            if guest is None and frame.channel in seat.commands:
+                self.on_command(seat, frame)
+                continue
             if guest is None or guest.lost or not frame.payload:
                 continue
             if frame.op > _MOST_OPS:

@@ -102,9 +102,13 @@ class Hub:
         """The Session changed by another way than a push: followers read the log, waiters look again."""
         if self.on_activity is not None:
             self.on_activity(session_id)
-        for follower in self._followers.get(session_id, ()):
+        self.wake(session_id)
+
+    def wake(self, id: str) -> None:
+        """Whoever waits for this Session or Command looks again."""
+        for follower in self._followers.get(id, ()):
             follower.lag()
-        for _, future in self._waiters.pop(session_id, ()):
+        for _, future in self._waiters.pop(id, ()):
             if not future.done():
                 future.set_result(None)
 

@@ -20,7 +20,7 @@ from helmr.control.service.processes import Processes
 from helmr.control.service.reconciling import Reconciling
 from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.worker_end import WorkerEnd
-from helmr.control.store.queries import computers, processes
+from helmr.control.store.queries import commands, computers, processes
 from helmr.protocol import jsontext
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
@@ -119,6 +119,10 @@ class Links:
             await self._state(end, said)
         elif kind == "computer.attached":
             await self._attached(end, said)
+        elif kind == "session.started":
+            seat = end.seat_of(said["computer"])
+            if seat is not None:
+                self.dispatcher.commands.started(seat, int(said["channel"]))
         elif kind == "session.exited":
             self._exited(end, said)
         elif kind == "session.log":
@@ -243,6 +247,7 @@ class Links:
         async with self._core.database.connection() as connection:
             row = await computers.computer_row(connection, id=computer_id)
             alive = await processes.alive_on(connection, computer_id=computer_id)
+            alive += await commands.alive_briefly(connection, computer_id=computer_id)
         seat = Seat(
             computer_id=computer_id,
             environment_id=str(row["environment_id"]),
@@ -263,8 +268,10 @@ class Links:
         async with self._core.database.connection() as connection:
             alive = await processes.alive_on(connection, computer_id=seat.computer_id)
         known = {int(number) for number in said["channels"]}
+        running = await self.dispatcher.commands.attached(seat, known)
         self.dispatcher.attached(seat, alive, known)
-        for stray in known - {row["channel"] for row in alive}:
+        self.dispatcher.sync_commands(seat.computer_id)
+        for stray in known - {row["channel"] for row in alive} - running:
             end.link.send(control("session.kill", computer=seat.computer_id, channel=stray, reason="unknown"))
         for body in end.early.pop(seat.slot, ()):
             self.dispatcher.hearing.on_frames(seat, body)
@@ -275,6 +282,11 @@ class Links:
         if seat is None:
             return
         channel = int(said["channel"])
+        run = seat.commands.get(channel)
+        if run is not None:
+            forget = control("session.forget", computer=seat.computer_id, channel=channel)
+            self.dispatcher.commands.exited(seat, run, said, lambda: end.link.send(forget))
+            return
         guest = seat.guests.get(channel)
         kind: End = "out_of_memory" if said.get("cause") == "out_of_memory" else "process_lost"
         error: Mapping[str, Any] = said.get("error") or {}
@@ -288,6 +300,8 @@ class Links:
             session_id = guest.session_id if guest is not None else await self._session_of(seat.computer_id, channel)
             if session_id is not None:
                 await self._processes.ended(session_id, channel, kind, facts=facts, message=error.get("message") or said.get("message"))
+            else:
+                await self.dispatcher.commands.exited_unheard(seat.computer_id, channel, said)
             end.link.send(control("session.forget", computer=seat.computer_id, channel=channel))
 
         self.dispatcher.exited(seat, channel, work)
@@ -309,8 +323,11 @@ class Links:
         """Place the Sessions of a Computer that want a process."""
         async with self._core.database.connection() as connection:
             rows = await processes.wanting_on(connection, computer_id=computer_id)
+            queued = await commands.queued_on(connection, computer_id=computer_id)
         for row in rows:
             self.dispatcher.place(str(row["id"]))
+        for row in queued:
+            self.dispatcher.place_command(str(row["id"]))
 
     def tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None:
         """Tell the worker where the row says that the Computer should go, unless that or something later was told on this link."""
@@ -344,3 +361,4 @@ class Links:
                 await self.attach(end, str(row["id"]), row["fence"])
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)
+            await self.dispatcher.commands.look(seat)

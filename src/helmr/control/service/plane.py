@@ -10,6 +10,7 @@ import structlog
 from helmr.control.service.agents import Agents
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.builds import Builds
+from helmr.control.service.commands import Commands
 from helmr.control.service.computers import Computers
 from helmr.control.service.controls import Controls
 from helmr.control.service.core import Core
@@ -77,6 +78,7 @@ class ControlPlane:
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping)
         self.links = Links(core, self.dispatcher, self.processes, self.sleeping, self.deletions, plane_id=self.id, on_log=on_log)
         self.builds = Builds(core, self.links)
+        self.commands = Commands(core)
         self.deployments = Deployments(core, manifests, blobs, self.builds)
         self.blobs = Blobs(core, blobs)
         self.health = Health(database)

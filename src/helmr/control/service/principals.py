@@ -33,6 +33,7 @@ PERMISSIONS: Final = (
     "questions.respond",
     "computers.read",
     "computers.write",
+    "computers.exec",
     "deployments.read",
     "deployments.write",
 )

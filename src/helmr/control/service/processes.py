@@ -11,6 +11,7 @@ from helmr.control.domain.placement import Room, choose_worker
 from helmr.control.domain.processes import End, after_end
 from helmr.control.domain.trees import decide_hold
 from helmr.control.service import render, stops
+from helmr.control.service.command_losses import lose_commands
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, made_of, template_of
 from helmr.control.service.sleeping import ASLEEP, Sleeping
@@ -59,16 +60,10 @@ class Processes:
 
     async def _place_on(self, connection: Connection, effects: Effects, session: Any, computer: Any) -> Placed:
         if computer["residency"] in ("cold", "unavailable", "hibernated"):
-            worker = await self.room(connection, computer)
-            if worker is None:
-                return "full"
-            if computer["residency"] == "hibernated":
-                await self._sleeping.wake(connection, effects, str(computer["id"]))
-            else:
-                await computers.begin_start(connection, id=computer["id"], worker_id=worker)
-                effects.computers.add(str(computer["id"]))
-            effects.guests.add(str(session["id"]))
-            return "moving"
+            moved = await self.set_going(connection, effects, computer)
+            if moved == "moving":
+                effects.guests.add(str(session["id"]))
+            return moved
         if computer["residency"] != "running" or session["process"] != "none":
             return "waiting"
         if await computers.worker_drains(connection, id=computer["worker_id"]):
@@ -78,6 +73,20 @@ class Processes:
         await processes.start_process(connection, id=session["id"], channel=channel, max_init_ms=environment["max_init_ms"])
         effects.guests.add(str(session["id"]))
         return "process"
+
+    async def set_going(self, connection: Connection, effects: Effects, computer: Any) -> Literal["waiting", "full", "moving"]:
+        """Within a transaction that holds the Computer's lock: start or wake it, if it stands still and there is room for it."""
+        if computer["residency"] not in ("cold", "unavailable", "hibernated"):
+            return "waiting"
+        worker = await self.room(connection, computer)
+        if worker is None:
+            return "full"
+        if computer["residency"] == "hibernated":
+            await self._sleeping.wake(connection, effects, str(computer["id"]))
+        else:
+            await computers.begin_start(connection, id=computer["id"], worker_id=worker)
+            effects.computers.add(str(computer["id"]))
+        return "moving"
 
     async def _wake_to_end(self, connection: Connection, effects: Effects, session: Any) -> tuple[Placed, str | None]:
         """A process that is to end can't while its Computer sleeps; it is woken for that whatever room there is."""
@@ -194,6 +203,7 @@ class Processes:
                 return []
             end: End = "memory_lost" if computer["residency"] in ASLEEP else "process_lost"
             await computers.set_residency(connection, id=computer_id, residency=residency, error=jsontext.dumps(error) if error else None)
+            await lose_commands(connection, effects, computer_id, error)
             alive = await processes.alive_on(connection, computer_id=computer_id)
             return [(str(row["id"]), row["channel"], end) for row in alive]
 
@@ -238,6 +248,7 @@ class Processes:
             if computer is None or computer["fence"] != fence or computer["residency"] != "starting":
                 return []
             await computers.set_residency(connection, id=computer_id, residency="cold", error=jsontext.dumps(error))
+            await lose_commands(connection, effects, computer_id, error, waiting=True)
             return await processes.wanting_on(connection, computer_id=computer_id)
 
         for row in await self._core.write("computer_failed", work):
@@ -275,6 +286,8 @@ class Processes:
                 error = render.error("worker_lost", "The Computer's host does not answer.")
                 await computers.raise_fence(connection, id=computer["id"])
                 await computers.set_residency(connection, id=computer["id"], residency="unavailable", error=error)
+                lost_with = {"code": "worker_lost", "message": "The Computer's host does not answer."}
+                await lose_commands(connection, effects, str(computer["id"]), lost_with)
                 alive = await processes.alive_on(connection, computer_id=computer["id"])
                 lost += [(str(row["id"]), row["channel"]) for row in alive]
             return lost

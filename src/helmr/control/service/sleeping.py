@@ -15,7 +15,7 @@ from helmr.control.service import render
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, agent_of
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, sessions
+from helmr.control.store.queries import commands, computers, sessions
 from helmr.protocol.errors import ComputerBusy, ComputerDeleting, ComputerNotFound
 from helmr.protocol.ids import ComputerId, WorkerId
 
@@ -52,12 +52,12 @@ class Sleeping:
         if computer["residency"] in ("hibernating", "hibernated", "cold", "unavailable"):
             return
         if computer["residency"] != "running" or not await self._begin(connection, effects, computer_id, locked):
-            raise ComputerBusy("A Session works on the Computer, or is about to.")
+            raise ComputerBusy("A Session or a Command works on the Computer, or is about to.")
 
     async def _begin(self, connection: Connection, effects: Effects, computer_id: str, locked: set[Any]) -> bool:
         # Read again: whoever came on the Computer while we waited for it is here now, and not among the locked.
         members = await computers.members(connection, computer_id=computer_id)
-        if not all(row["id"] in locked and may_sleep(row) for row in members):
+        if not all(row["id"] in locked and may_sleep(row) for row in members) or await commands.in_use(connection, computer_id=computer_id):
             return False
         await computers.processes_asleep(connection, computer_id=computer_id)
         await computers.begin_sleep(connection, id=computer_id, seconds=SLEEP_SECONDS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from helmr.control.service.plane import ControlPlane
-from helmr.control.store.queries import processes, sessions
+from helmr.control.store.queries import commands, processes, sessions
 from helmr.protocol.limits import CLEANUP_SECONDS
 
 BATCH: Final = 200
@@ -28,6 +28,7 @@ class Overdue:
         async with plane.database.connection() as connection:
             inits = await processes.inits_overdue(connection, count=BATCH)
             stops = await sessions.stops_overdue(connection, seconds=CLEANUP_SECONDS + 1, count=BATCH)
+            programs = await commands.commands_overstaying(connection, seconds=CLEANUP_SECONDS + 2, count=BATCH)
             ends = await processes.ends_overdue(connection, count=BATCH)
         for row in inits:
             await plane.dispatcher.telling.init_overdue(str(row["id"]))
@@ -35,4 +36,6 @@ class Overdue:
             await plane.dispatcher.telling.force_stop(str(row["id"]), str(row["running_turn"]))
         for row in ends:
             plane.dispatcher.roster.kill(str(row["computer_id"]), row["channel"], "end_overdue")
+        for row in programs:
+            plane.dispatcher.roster.kill(str(row["computer_id"]), row["channel"], "stop_overdue")
         return False

@@ -6,6 +6,7 @@ Lifecycle requests of a Computer are done one after the other, in the order in w
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol, cast
@@ -122,6 +123,14 @@ class Computer:
             self.scopes.refuse(channel, DRAINING)
             return
         self.scopes.start(channel, lambda: self._prepare(message))
+
+    def start_command(self, message: Mapping[str, Any]) -> None:
+        """command.start: a scope, and in it a program [C8]."""
+        channel = int(message["channel"])
+        if self._host.draining:
+            self.scopes.refuse(channel, DRAINING)
+            return
+        self.scopes.start(channel, lambda: self._prepare_command(message))
 
     @property
     def has_template(self) -> bool:
@@ -265,6 +274,17 @@ class Computer:
             "cwd": self._inside(config.workdir),
             **({"user": config.user} if config.user != "root" else {}),
             "open": {**message["open"], "bundle": inside},
+        }
+
+    async def _prepare_command(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        config = self._config
+        return {
+            "argv": message["argv"],
+            "env": {**config.env, **message["env"]},
+            "cwd": self._inside(str(message.get("cwd") or config.workdir)),
+            **({"user": config.user} if config.user != "root" else {}),
+            "timeout_ms": message["timeout_ms"],
+            "stdin": base64.b64decode(message.get("stdin", "")),
         }
 
     def _inside(self, path: str) -> str:

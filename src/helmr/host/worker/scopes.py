@@ -1,4 +1,4 @@
-"""The Session processes of one Computer, from `session.start` to `session.forget`.
+"""The Session processes and Commands of one Computer, from `session.start` and `command.start` to `session.forget`.
 
 A channel is started once and its end is reported until the control plane has recorded it. Nothing here must outlive the worker: a new one
 learns the channels from the supervisor's hello, and their ends from `scope.exited`, which the supervisor repeats. [C3], [S14], I5, I6.
@@ -7,6 +7,7 @@ learns the channels from the supervisor's hello, and their ends from `scope.exit
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
@@ -22,9 +23,10 @@ RETRY_SECONDS: Final = 1.0
 CHANNELS: Final = 4096
 """How many channels of one Computer may wait to be forgotten."""
 SIGKILL: Final = 9
+STDIN_PIECE_BYTES: Final = 512 * 1024
 
 Prepare = Callable[[], Awaitable[Mapping[str, Any]]]
-"""Makes all ready for a scope and gives the members of its scope.start frame."""
+"""Makes all ready for a scope and gives the members of its scope.start frame; `stdin` (bytes) goes ahead of it."""
 
 
 class ScopeHost(Protocol):
@@ -186,7 +188,9 @@ class Scopes:
         return scope
 
     async def _start(self, scope: Scope, prepare: Prepare) -> None:
-        start = _own_frame("scope.start", channel=scope.channel, **await prepare())
+        members = dict(await prepare())
+        stdin = _stdin_frames(scope.channel, members.pop("stdin", b""))
+        start = stdin + _own_frame("scope.start", channel=scope.channel, **members)
         await self._host.create_scope(scope.channel)
         scope.task = None
         scope.start, scope.sent = start, True
@@ -271,6 +275,15 @@ def _channel(number: str) -> int:
     if len(number) <= 10 and number.isascii() and number.isdecimal() and number[0] != "0" and int(number) < 1 << 32:
         return int(number)
     raise FrameError(f"{number[:40]!r} is no channel.")
+
+
+def _stdin_frames(channel: int, data: bytes) -> bytes:
+    """What a Command reads, in pieces that each fit into a frame."""
+    frames: list[bytes] = []
+    for at in range(0, len(data), STDIN_PIECE_BYTES):
+        piece = base64.b64encode(data[at : at + STDIN_PIECE_BYTES]).decode()
+        frames.append(_own_frame("scope.stdin", channel=channel, at=at, data=piece))
+    return b"".join(frames)
 
 
 def _own_frame(kind: str, **members: Any) -> bytes:

@@ -130,6 +130,8 @@ class Worker:
                 self._named(message).wake(message)
             case "session.start":
                 self._named(message).start_session(message)
+            case "command.start":
+                self._named(message).start_command(message)
             case "session.kill":
                 self._named(message).scopes.kill(int(message["channel"]), str(message.get("reason", "")))
             case "session.forget":

@@ -42,6 +42,7 @@ from helmr.protocol.errors.access import Forbidden, Unauthenticated, Unauthorize
 from helmr.protocol.errors.missing import (
     AgentNotFound,
     BlobNotFound,
+    CommandNotFound,
     ComputerNotFound,
     DeploymentNotFound,
     HoldNotFound,
@@ -133,6 +134,7 @@ __all__ = [
     "ComputerDeleting",
     "ComputerKeyConflict",
     "ComputerMismatch",
+    "CommandNotFound",
     "ComputerNotFound",
     "ConfigurationMissing",
     "Conflict",

@@ -60,6 +60,12 @@ class TemplateNotFound(Missing):
     code = "template_not_found"
 
 
+class CommandNotFound(Missing):
+    """There is no such Command here."""
+
+    code = "command_not_found"
+
+
 class QuestionNotFound(Missing):
     """There is no such question here."""
 

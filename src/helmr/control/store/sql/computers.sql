@@ -75,9 +75,10 @@ SELECT count(*) FROM workers WHERE lease_until > clock_timestamp();
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id;
 
 -- name: in_use(computer_id)$
--- Whether it has an open Session or a process, or somebody woke it a moment ago.
+-- Whether it has an open Session or a process, or a Command, or somebody woke it a moment ago.
 SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none'))
-    OR EXISTS (SELECT FROM computers WHERE id = :computer_id AND kept_until > clock_timestamp());
+    OR EXISTS (SELECT FROM computers WHERE id = :computer_id AND kept_until > clock_timestamp())
+    OR EXISTS (SELECT FROM commands WHERE computer_id = :computer_id AND status IN ('queued', 'starting', 'running'));
 
 -- name: worker_drains(id)$
 SELECT draining FROM workers WHERE id = :id;
@@ -119,9 +120,13 @@ UPDATE sessions SET process = 'ready' WHERE computer_id = :computer_id AND proce
 
 -- name: idle_computers(count)
 -- Running Computers on which nobody works or is about to, longest idle first [C10]. The decision is made again under the locks.
-SELECT c.id, c.worker_id, c.cpu, c.memory, greatest(max(coalesce(s.idle_at, s.closed_at)), c.woken_at) AS idle_at, c.woken_at
-FROM computers c JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp() JOIN sessions s ON s.computer_id = c.id
+-- A Command that ended counts like a wake: from then on nobody works there.
+SELECT c.id, c.worker_id, c.cpu, c.memory, greatest(max(coalesce(s.idle_at, s.closed_at)), c.woken_at, max(k.ended_at)) AS idle_at,
+    greatest(c.woken_at, max(k.ended_at)) AS woken_at
+FROM computers c LEFT JOIN LATERAL (SELECT max(ended_at) AS ended_at FROM commands WHERE computer_id = c.id) k ON true
+    JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp() JOIN sessions s ON s.computer_id = c.id
 WHERE c.residency = 'running' AND c.status = 'available'
+    AND NOT EXISTS (SELECT FROM commands k WHERE k.computer_id = c.id AND k.status IN ('queued', 'starting', 'running'))
 GROUP BY c.id
 HAVING bool_and(
     s.running_turn IS NULL AND s.process IN ('none', 'ready') AND (s.held > 0 OR s.claimed_turn + 1 >= s.next_turn OR s.status = 'closed')
@@ -129,13 +134,17 @@ HAVING bool_and(
 ORDER BY 5 LIMIT :count;
 
 -- name: waiting_for_room()
--- Computers that Sessions wait for and that take no room yet: first come first served in an Environment, round robin between them [C10].
+-- Computers that Sessions or Commands wait for and that take no room yet: first come first served in an Environment, round robin between them [C10].
 SELECT id, worker_id, cpu, memory FROM (
-    SELECT c.id, c.worker_id, c.cpu, c.memory, min(t.created_at) AS since,
-        row_number() OVER (PARTITION BY c.environment_id ORDER BY min(t.created_at)) AS place
-    FROM sessions s JOIN computers c ON c.id = s.computer_id
-        JOIN turns t ON t.session_id = s.id AND t.sequence = s.claimed_turn + 1
-    WHERE s.wanting AND (s.retry_at IS NULL OR s.retry_at <= clock_timestamp()) AND c.residency IN ('cold', 'unavailable', 'hibernated')
+    SELECT c.id, c.worker_id, c.cpu, c.memory, min(w.created_at) AS since,
+        row_number() OVER (PARTITION BY c.environment_id ORDER BY min(w.created_at)) AS place
+    FROM (
+        SELECT s.computer_id, t.created_at FROM sessions s JOIN turns t ON t.session_id = s.id AND t.sequence = s.claimed_turn + 1
+        WHERE s.wanting AND (s.retry_at IS NULL OR s.retry_at <= clock_timestamp())
+        UNION ALL
+        SELECT computer_id, created_at FROM commands WHERE status = 'queued'
+    ) w JOIN computers c ON c.id = w.computer_id
+    WHERE c.residency IN ('cold', 'unavailable', 'hibernated')
     GROUP BY c.id
 ) waiting ORDER BY place, since LIMIT 200;
 
