@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import sys
 from collections.abc import AsyncIterator
@@ -91,12 +92,13 @@ async def logs(client: HelmrClient, output: Output, *, command: str, follow: boo
 
 async def _show(pieces: AsyncIterator[CommandOutput], output: Output) -> None:
     """Bytes exactly, to where they belong; on a terminal what could steer it is escaped."""
+    texts = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in ("stdout", "stderr")}
     async for piece in pieces:
         if piece.lost:
             output.note(f"[{piece.lost} bytes of {piece.stream} are missing]")
         stream = sys.stdout if piece.stream == "stdout" else sys.stderr
         if stream.isatty():
-            stream.write(escaped(piece.data.decode("utf-8", "replace").replace("\r\n", "\n")))
+            stream.write(escaped(texts[piece.stream].decode(piece.data).replace("\r\n", "\n")))
         else:
             stream.flush()
             stream.buffer.write(piece.data)

@@ -52,3 +52,23 @@ CREATE TABLE command_logs (
     data bytea NOT NULL,
     PRIMARY KEY (command_id, sequence)
 );
+
+-- Shells, copies and tunnels that somebody holds open [C8]. A row lives while the control plane renews it that has the client; as long as it
+-- lives and counts, its Computer stays awake, or is started and woken for it: `channel` is null until then. A tunnel counts while it is in
+-- flight [C6], the others always.
+CREATE TABLE computer_streams (
+    id uuid PRIMARY KEY,
+    environment_id uuid NOT NULL,
+    computer_id uuid NOT NULL,
+    kind text NOT NULL CHECK (kind IN ('shell', 'read', 'write', 'forward')),
+    requested_by bytea NOT NULL,
+    channel integer,
+    opened_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    lease_until timestamptz NOT NULL,
+    counts_until timestamptz NOT NULL DEFAULT 'infinity'
+);
+CREATE INDEX computer_streams_by_computer ON computer_streams (computer_id);
+CREATE INDEX computer_streams_by_lease ON computer_streams (lease_until);
+
+-- When such a stream last ended there: like the end of a Command it begins the Computer's idle time anew.
+ALTER TABLE computers ADD COLUMN used_at timestamptz;
