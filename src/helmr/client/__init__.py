@@ -24,9 +24,9 @@ from helmr.client.retry import RetryPolicy
 from helmr.client.session_ref import SessionEvents, SessionRef, SessionTurns
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions, SlackRoute
 from helmr.client.turn_ref import TurnRef
+from helmr.protocol.commands import Command
 from helmr.protocol.questions import Answer, choice_answer, text_answer
 from helmr.protocol.shapes import (
-    Command,
     Computer,
     ComputerCreateReceipt,
     ComputerPage,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
+from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage
 from helmr.protocol.duration import Duration, duration_ms
 from helmr.protocol.errors import RequestTimedOut, UnreadableAnswer
 from helmr.protocol.ids import CommandId
-from helmr.protocol.shapes import Command, CommandCancelReceipt, CommandLogs, CommandPage
 from helmr.protocol.states import COMMAND_ENDED, CommandStream
 
 POLL_SECONDS = 30.0

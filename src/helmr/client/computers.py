@@ -9,8 +9,9 @@ from typing import Any
 from helmr.client.commands import CommandRef
 from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
+from helmr.protocol.commands import CommandReceipt
 from helmr.protocol.duration import Duration, duration_ms
-from helmr.protocol.shapes import CommandReceipt, Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
+from helmr.protocol.shapes import Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
 from helmr.protocol.states import ComputerStatus
 from helmr.protocol.unset import UNSET
 

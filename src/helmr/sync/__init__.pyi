@@ -10,6 +10,7 @@ from helmr.client.commands import CommandOutput
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, SlackRoute
+from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage
 from helmr.protocol.content import InputContent
 from helmr.protocol.duration import Duration
 from helmr.protocol.ids import CommandId, SessionId, TurnId
@@ -19,10 +20,6 @@ from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
     Capabilities,
-    Command,
-    CommandCancelReceipt,
-    CommandLogs,
-    CommandPage,
     Computer,
     ComputerCreateReceipt,
     ComputerPage,

@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
+from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
-    Command,
-    CommandChunk,
-    CommandLogs,
-    CommandPage,
     Computer,
     Deployment,
     Explanation,

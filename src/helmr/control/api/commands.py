@@ -11,8 +11,8 @@ from helmr.control.api.presence import Draining
 from helmr.control.api.requests import CommandLogQuery, CommandQuery, Nothing, PageQuery, RunCommand
 from helmr.control.api.route import Route
 from helmr.protocol import errors
+from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage, CommandReceipt
 from helmr.protocol.duration import duration_ms
-from helmr.protocol.shapes import Command, CommandCancelReceipt, CommandLogs, CommandPage, CommandReceipt
 from helmr.protocol.unset import UNSET, UnsetType
 
 

@@ -10,20 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from helmr.protocol.commands import Command, CommandLogs, CommandPage
 from helmr.protocol.link import Link, LinkEnd
-from helmr.protocol.shapes import (
-    AgentInfo,
-    AgentPage,
-    Command,
-    CommandLogs,
-    CommandPage,
-    Computer,
-    Deployment,
-    Explanation,
-    Page,
-    Session,
-    TurnState,
-)
+from helmr.protocol.shapes import AgentInfo, AgentPage, Computer, Deployment, Explanation, Page, Session, TurnState
 
 if TYPE_CHECKING:
     from helmr.control.service.principals import Principal

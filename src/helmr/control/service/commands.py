@@ -19,6 +19,7 @@ from helmr.control.service.reply import Reply
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import commands
 from helmr.protocol import jsontext
+from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
 from helmr.protocol.duration import duration_ms, format_duration
 from helmr.protocol.errors import CommandNotFound, ComputerDeleting, ComputerNotFound, Forbidden, InvalidValue
 from helmr.protocol.ids import CommandId, ComputerId, is_id, new_id
@@ -31,7 +32,7 @@ from helmr.protocol.limits import (
     COMMAND_TIMEOUT_MS,
     MIB,
 )
-from helmr.protocol.shapes import Command, CommandChunk, CommandLogs, CommandPage, ErrorInfo
+from helmr.protocol.shapes import ErrorInfo
 from helmr.protocol.states import COMMAND_ENDED
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import from_wire
