@@ -21,8 +21,11 @@ from typing import IO, Protocol
 import pytest
 
 from helmr.client import HelmrClient
+from helmr.testing.database_files import lay_database
 
 pytestmark = pytest.mark.timeout(120)
+known = pytest.mark.usefixtures("earlier_database")
+"""Tests that aren't about a first start."""
 READY_SECONDS = 60.0
 SAID_SECONDS = 20.0
 TURN_SECONDS = 30.0
@@ -148,6 +151,13 @@ def run(folder: Path) -> Iterator[Run]:
 
 
 @pytest.fixture
+def earlier_database(folder: Path) -> None:
+    """An earlier run has made the database."""
+    (folder / "data").mkdir(mode=0o711)
+    lay_database(folder / "data" / "postgres")
+
+
+@pytest.fixture
 def project(folder: Path) -> Path:
     path = folder / "project"
     (path / "agents").mkdir(parents=True)
@@ -211,6 +221,7 @@ async def test_one_command_runs_an_agent_and_ctrl_c_leaves_nothing(project: Path
     assert not saved.exists()
 
 
+@known
 async def test_after_a_kill_the_next_run_goes_on_with_the_same_processes(project: Path, folder: Path, run: Run) -> None:
     killed = run(project)
     assert await killed.turn("one") == "completed"
@@ -225,6 +236,7 @@ async def test_after_a_kill_the_next_run_goes_on_with_the_same_processes(project
     assert processes_of(folder) == []
 
 
+@known
 async def test_a_database_that_ended_comes_back_and_sessions_go_on(project: Path, folder: Path, run: Run) -> None:
     """UD-88: killed, or ended by somebody, PostgreSQL is started again and says so; nothing that was accepted is lost."""
     dev = run(project)
@@ -261,6 +273,7 @@ async def patient(turn, ctx):
 """
 
 
+@known
 async def test_after_a_kill_a_running_turn_goes_on_under_the_next_run(project: Path, folder: Path, run: Run) -> None:
     """[C3]: its handler waited all the time, and hears what is sent to it then."""
     (project / "agents" / "patient.py").write_text(PATIENT)
@@ -283,6 +296,7 @@ async def test_after_a_kill_a_running_turn_goes_on_under_the_next_run(project: P
     assert processes_of(folder) == []
 
 
+@known
 async def test_clean_ends_what_a_killed_run_left_and_keeps_the_data(project: Path, folder: Path, run: Run) -> None:
     killed = run(project)
     assert await killed.turn("one") == "completed"
@@ -298,6 +312,7 @@ async def test_clean_ends_what_a_killed_run_left_and_keeps_the_data(project: Pat
     assert dev.end() == 0
 
 
+@known
 async def test_a_change_is_published_and_a_broken_one_leaves_the_version_before(project: Path, folder: Path, run: Run) -> None:
     dev = run(project)
     (project / "agents" / "echo.py").write_text("import nothing_of_this_name\n")
@@ -311,6 +326,7 @@ async def test_a_change_is_published_and_a_broken_one_leaves_the_version_before(
     assert dev.end() == 0
 
 
+@known
 def test_what_can_not_start_says_why_and_changes_nothing(project: Path, folder: Path, run: Run) -> None:
     dev = run(project)
     with pytest.raises(AssertionError, match=r"(?s)it ended with 1.*already_running"):

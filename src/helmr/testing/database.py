@@ -33,7 +33,7 @@ class DatabaseServer:
     """A context manager for synchronous callers: `clone()` and `empty()` return the address of a database of its own."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or Path(tempfile.gettempdir()) / f"helmr-tests-{os.geteuid()}"
+        self._folder = folder or tests_folder()
         self._postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder / "postgres", settings=_SETTINGS))
         self._users = -1
         self._known: set[str] = set()
@@ -42,7 +42,7 @@ class DatabaseServer:
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
     def __enter__(self) -> Self:
-        self._make_folder()
+        _make_folder(self._folder)
         self._users = os.open(self._folder / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._users, fcntl.LOCK_SH)
         self._loop = start_blocking_portal()
@@ -78,13 +78,6 @@ class DatabaseServer:
     def drop(self, dsn: str) -> None:
         """Remove a database of `clone` or `empty`; connections to it are cut."""
         self._portal.call(self._drop, _name(dsn))
-
-    def _make_folder(self) -> None:
-        try:
-            self._folder.mkdir(mode=0o711)
-        except FileExistsError:
-            if self._folder.lstat().st_uid != os.geteuid():
-                raise FolderUnusable(f"{self._folder} belongs to another user.") from None
 
     async def _start(self) -> None:
         await self._postgres.start()
@@ -180,6 +173,21 @@ class DatabaseServer:
         for row in rows:
             if not _is_alive(int(row["datname"].split("_")[1])):
                 await self._drop(row["datname"])
+
+
+def tests_folder() -> Path:
+    """What all test processes of this user share, made when it is missing. Raises `FolderUnusable` when it is another user's."""
+    folder = Path(tempfile.gettempdir()) / f"helmr-tests-{os.geteuid()}"
+    _make_folder(folder)
+    return folder
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o711)
+    except FileExistsError:
+        if folder.lstat().st_uid != os.geteuid():
+            raise FolderUnusable(f"{folder} belongs to another user.") from None
 
 
 def _name(dsn: str) -> str:

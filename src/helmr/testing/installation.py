@@ -31,6 +31,7 @@ from helmr.dev.host import end_hostd
 from helmr.host.worker import HostdProcess
 from helmr.publish.project import load_project
 from helmr.publish.upload import publish
+from helmr.testing.database_files import lay_database
 from helmr.testing.host_processes import Tree, tree_of
 
 CREDENTIAL: Final = "hlmr_wk_of-this-installation"
@@ -88,6 +89,7 @@ class Installation:
 
     async def __aenter__(self) -> Self:
         try:
+            await asyncio.to_thread(lay_database, self.folder / "postgres")
             self.dsn = await self.postgres.start()
             for plane in self.planes:
                 await self.start_server(plane=plane.number)
