@@ -118,12 +118,15 @@ class World:
                 s.log("question.cancelled", thing.turn, thing.name)
 
     def end_turn(self, s: Session, status: str, code: str | None = None, *, lost: bool = False) -> None:
-        """The running Turn's one terminal event, after all that it leaves open has ended [E2]."""
+        """The running Turn's one terminal event, after all that it leaves open has ended [E2]. What it never began was rejected since it
+        was closed, when it ended by itself [S10]."""
+        by_itself = status in ("completed", "failed") and s.mark is None and not lost
         for thing in s.messages:
             if thing.status in ("admitted", "started"):
-                delivery = "uncertain" if thing.status == "started" else "not_delivered"
+                started = thing.status == "started"
                 thing.status = "rejected"
-                s.log("message.rejected", thing.turn, thing.name, "turn_terminated", delivery)
+                reason = "turn_closed" if by_itself and not started else "turn_terminated"
+                s.log("message.rejected", thing.turn, thing.name, reason, "uncertain" if started else "not_delivered")
         self.cancel_questions(s)
         turn = s.turn(s.running)
         turn.status, turn.code = status, code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,10 @@ pytestmark = pytest.mark.timeout(90)
 PROJECT = Path(__file__).parent / "project"
 
 
-def temporary() -> set[str]:
-    """What lies in the system's temporary folders under a name of ours, but for what tests beside this one use."""
-    found = {path for folder in (tempfile.gettempdir(), "/run", "/dev/shm") for path in Path(folder).glob("helmr-*")}
-    return {str(path) for path in found if not path.name.startswith(("helmr-runtime-", "helmr-tests-"))}
-
-
 @pytest.mark.parametrize("how", ["in order", "after everything was killed"])
-async def test_an_ended_installation_leaves_nothing(how: str) -> None:
+async def test_an_ended_installation_leaves_nothing(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a running Turn, an idle Session and children of a handler on two Computers; killed hosts are cleaned up by the next hostd."""
-    before = temporary()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     async with Installation(PROJECT) as installation, installation.client() as client:
         running, _ = await probe(client, "children:")
         idle, other = await probe(client, "echo:done")
@@ -44,4 +37,4 @@ async def test_an_ended_installation_leaves_nothing(how: str) -> None:
     assert mounts_naming(str(installation.folder)) == []
     assert [path for computer in computers for path in cgroups_naming(computer)] == []
     assert not await asyncio.to_thread(installation.folder.exists)
-    assert temporary() <= before
+    assert list(tmp_path.iterdir()) == []

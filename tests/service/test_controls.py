@@ -310,7 +310,7 @@ async def test_a_deadline_fails_the_turn_without_a_hold(database, tmp_path):
 @pytest.mark.ud("UD-07")
 @pytest.mark.ud("UD-06")
 async def test_a_message_reaches_the_running_turn_that_takes_messages_and_no_other(database, tmp_path):
-    """[S7], UD-06, UD-07."""
+    """[S7], UD-06, UD-07. One still on its way when the Turn ends by itself is rejected as one that had arrived is [S10]."""
     async with house(database, tmp_path) as h:
         session, process, turn = await running(h)
         hello = [{"type": "text", "text": "hello"}]
@@ -330,7 +330,7 @@ async def test_a_message_reaches_the_running_turn_that_takes_messages_and_no_oth
         events = await h.events(session)
         rejected = [e for e in events if e["kind"] == "message.rejected"]
         assert [e["data"]["message_id"] for e in rejected] == [second["id"]]
-        assert rejected[0]["data"]["delivery"] == "not_delivered"
+        assert (rejected[0]["data"]["reason"], rejected[0]["data"]["delivery"]) == ("turn_closed", "not_delivered")
         assert events[-1]["kind"] == "turn.completed", "everything of a Turn comes before its terminal event [E2]"
         with pytest.raises(MessageClosed):
             await h.plane.turns.send(h.principal, session, turn, hello, None)

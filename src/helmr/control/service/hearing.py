@@ -180,7 +180,7 @@ class Hearing:
             session = await sessions.lock_session(connection, id=item.session_id)
             if session is None or session["channel"] != item.channel or str(session["running_turn"]) != item.turn_id:
                 return
-            entries = await stops.tie_up(connection, session)
+            entries = await stops.tie_up(connection, session, by_itself=True)
             if entries:
                 await record(connection, effects, item.session_id, entries)
             # It settles: a message that came before the settlement would only be rejected by it [S7].

@@ -58,16 +58,20 @@ async def cancel_questions(connection: Connection, session: Any, reason: Questio
     return [(turn, "question.cancelled", render.data(question_id=str(row["id"]), reason=reason)) for row in cancelled]
 
 
-async def tie_up(connection: Connection, session: Any) -> list[Entry]:
-    """End what a Turn leaves open, before its terminal event: messages are rejected, questions cancelled [E2], [Q4]."""
+async def tie_up(connection: Connection, session: Any, *, by_itself: bool = False) -> list[Entry]:
+    """End what a Turn leaves open, before its terminal event: messages are rejected, questions cancelled [E2], [Q4].
+
+    A Turn that ends `by_itself` was closed to the messages that were still on their way to it [S10]; any other end cut them off.
+    """
     turn = str(session["running_turn"])
     entries: list[Entry] = []
     if not session["loose"]:
         return entries
     for row in await messages.messages_open(connection, turn_id=session["running_turn"]):
         await messages.move_message(connection, id=row["id"], session_id=session["id"], status="rejected")
-        delivery = "uncertain" if row["status"] == "started" else "not_delivered"
-        data = render.data(message_id=str(row["id"]), reason="turn_terminated", delivery=delivery)
+        started = row["status"] == "started"
+        reason = "turn_closed" if by_itself and not started and session["stop_cause"] is None else "turn_terminated"
+        data = render.data(message_id=str(row["id"]), reason=reason, delivery="uncertain" if started else "not_delivered")
         entries.append((turn, "message.rejected", data))
     for row in await questions.cancel_questions(connection, turn_id=session["running_turn"], reason="turn_terminated"):
         entries.append((turn, "question.cancelled", render.data(question_id=str(row["id"]), reason="turn_terminated")))
