@@ -1,0 +1,33 @@
+"""Requests made from the API's document, against the application: collected by `test_api_document.py` alone, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import schemathesis
+from hypothesis import HealthCheck, settings
+from tests.unit.api.api_fakes import KEY, WORKER_KEY, World
+
+from helmr.control.api import build_app
+
+_WORLD = World()
+_WORLD.settled.set()
+_WORLD.blob_path = Path(__file__)
+_SCHEMA = schemathesis.openapi.from_asgi("/v1/openapi.json", build_app(_WORLD))
+
+
+@_SCHEMA.parametrize()
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_no_request_made_from_the_document_finds_a_fault(case: schemathesis.Case) -> None:
+    token = WORKER_KEY if case.operation.tags == ["Workers"] else KEY
+    response = case.call(headers={"Authorization": f"Bearer {token}"})
+    checks = schemathesis.checks
+    case.validate_response(
+        response,
+        checks=[
+            checks.not_a_server_error,
+            checks.status_code_conformance,
+            checks.content_type_conformance,
+            checks.response_schema_conformance,
+        ],
+    )
