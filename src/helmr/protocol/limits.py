@@ -29,6 +29,9 @@ ANSWER_TEXT_BYTES: Final = 8 * KIB
 ANSWER_BYTES: Final = 64 * KIB
 RESPONSE_ID_BYTES: Final = 512
 
+BLOB_BYTES: Final = 1024 * MIB
+"""One file of a project or of an image."""
+
 EVENTS_PAGE: Final = 100
 EVENTS_PAGE_MAX: Final = 1000
 EVENTS_PAGE_BYTES: Final = 4 * MIB

@@ -5,19 +5,23 @@ The same files give the same bytes, wherever and whenever: paths are sorted, tim
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pathspec
 
 from helmr.protocol import jsontext
 from helmr.protocol.errors import PublishError
+from helmr.protocol.limits import BLOB_BYTES
 
 IGNORE_FILE: Final = ".helmrignore"
 _NEVER_NAMES: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ds_store"})
@@ -72,14 +76,17 @@ def ignored(root: Path, patterns: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
 
 
 def walk(root: Path, spec: pathspec.GitIgnoreSpec) -> Iterator[tuple[str, Path]]:
-    """Every file and symbolic link to bundle, sorted by path; an ignored folder isn't entered."""
-    for parent, folders, files in os.walk(root):
+    """Every file and symbolic link to bundle, sorted by path; an ignored folder isn't entered.
+
+    Raises `PublishError` for a folder that can't be read: what is in it would be missing, and nobody told.
+    """
+    for parent, folders, files in os.walk(root, onerror=_unreadable):
         base = Path(parent).relative_to(root).as_posix()
         prefix = "" if base == "." else f"{base}/"
         entered: list[str] = []
         for name in sorted(folders):
             path = Path(parent, name)
-            if _never(name) or (path / "pyvenv.cfg").is_file():
+            if _never(name) or _is_virtualenv(path):
                 continue
             if path.is_symlink():
                 files.append(name)
@@ -92,13 +99,32 @@ def walk(root: Path, spec: pathspec.GitIgnoreSpec) -> Iterator[tuple[str, Path]]
 
 
 def read_blob(source: Path | bytes, digest: str) -> bytes:
-    """The bytes behind a digest. Raises `PublishError` when the file changed since it was listed."""
-    content = source if isinstance(source, bytes) else source.read_bytes()
+    """The bytes behind a digest. Raises `PublishError` when the file changed, or went, since it was listed."""
+    if isinstance(source, bytes):
+        content, shown = source, "A blob"
+    else:
+        shown = str(source)
+        with opened(source, shown) as file:
+            content = file.read()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise PublishError(
-            f"{source if isinstance(source, Path) else 'A blob'} changed while it was being published.", hint="Deploy again."
-        )
+        raise PublishError(f"{shown} changed while it was being published.", hint="Deploy again.")
     return content
+
+
+@contextmanager
+def opened(path: Path, shown: str) -> Generator[io.BufferedReader]:
+    """A regular file to read, whatever its name names by now. Raises `PublishError`, also when reading it fails."""
+    special = PublishError(f"{shown} is neither a file, a folder nor a link.", hint=f"Name it in {IGNORE_FILE}.")
+    try:
+        # Opening a pipe would wait for its writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise special
+            yield file
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise special from None
+        raise PublishError(f"{shown} can't be read: {error.strerror}.") from None
 
 
 _nothing: Final = pathspec.GitIgnoreSpec.from_lines([])
@@ -130,18 +156,38 @@ def _encode(entries: Mapping[str, Any], blobs: Mapping[str, Path]) -> Listing:
 def _file(path: Path, shown: str) -> tuple[dict[str, Any], str]:
     try:
         shown.encode("utf-8")
-        # Opening a pipe would wait for its writer.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise PublishError(f"{shown} is neither a file, a folder nor a link.", hint=f"Name it in {IGNORE_FILE}.")
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = os.fstat(file.fileno()).st_size
     except UnicodeEncodeError:
         raise PublishError(f"The name {shown!r} is no UTF-8.", hint=f"Rename it, or name it in {IGNORE_FILE}.") from None
-    except OSError as error:
-        raise PublishError(f"{shown} can't be read: {error.strerror}.") from None
+    with opened(path, shown) as file:
+        status = os.fstat(file.fileno())
+        if status.st_size > BLOB_BYTES:
+            raise PublishError(
+                f"{shown} has {status.st_size} bytes; a file of a project may have {BLOB_BYTES}.",
+                hint=f"Name it in {IGNORE_FILE}, and let the image or the Agent fetch it.",
+            )
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()  # what was read: it may grow meanwhile
     return {"blob": digest, "size": size, "mode": 0o755 if status.st_mode & 0o100 else 0o644}, digest
+
+
+def _is_virtualenv(folder: Path) -> bool:
+    try:
+        return (folder / "pyvenv.cfg").is_file()
+    except OSError as error:
+        _unreadable(error)
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    name = os.fsdecode(error.filename or "A folder")
+    raise PublishError(f"{name[:200]} can't be read: {error.strerror}.", hint=f"Name its folder in {IGNORE_FILE}, or let yourself read it.")
+
+
+def _leaves(root: Path, path: Path) -> bool:
+    """Whether a link leads out of the project; one that leads to itself leads nowhere."""
+    try:
+        return not path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):
+        return True
 
 
 def _target(root: Path, relative: str, path: Path) -> str:
@@ -150,9 +196,9 @@ def _target(root: Path, relative: str, path: Path) -> str:
     parts = target.split("/")
     climbs = next((place for place, part in enumerate(parts) if part != ".."), len(parts))
     plain = all(part not in ("", ".", "..") for part in parts[climbs:]) or target == "."
-    if posixpath.isabs(target) or inside.split("/")[0] == ".." or not plain or not path.resolve().is_relative_to(root.resolve()):
+    if posixpath.isabs(target) or inside.split("/")[0] == ".." or not plain or _leaves(root, path):
         raise PublishError(
-            f"The symbolic link {relative} leads to {target!r}, out of the project or in a roundabout way.",
+            f"The symbolic link {relative} leads to {target!r}, out of the project, in a circle or in a roundabout way.",
             hint=f"Copy what it names, or list the link in {IGNORE_FILE}.",
         )
     return target

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, cast
 
 from helmr.protocol.errors import PublishError
+from helmr.publish.bundle import opened
 
 _KNOWN: Final = ("dirs", "ignore", "images", "deps")
 
@@ -33,11 +34,14 @@ def load_project(folder: Path) -> Project:
     root = folder.resolve()
     file = root / "pyproject.toml"
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PublishError(f"{folder} has no pyproject.toml, so it is no project.", hint="`helmr init` makes one.") from None
+        if not file.exists():
+            raise PublishError(f"{folder} has no pyproject.toml, so it is no project.", hint="`helmr init` makes one.")
+        with opened(file, "pyproject.toml") as content:
+            data = tomllib.load(content)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PublishError(f"pyproject.toml is malformed: {error}") from None
+    except RecursionError:
+        raise PublishError("pyproject.toml is nested too deeply.") from None
     except OSError as error:
         raise PublishError(f"pyproject.toml can't be read: {error.strerror}.") from None
     package, settings = _table(data, "project"), _table(_table(data, "tool"), "helmr")

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from helmr.control.store.migrate import Migration, load, migrate
@@ -44,7 +45,7 @@ def lay_database(folder: Path) -> None:
         os.close(lock)
 
 
-async def _make(folder: Path, migrations: list[Migration]) -> None:
+async def _make(folder: Path, migrations: Sequence[Migration]) -> None:
     server = EmbeddedPostgres(PostgresConfig(folder=folder))
     dsn = await server.start()
     try:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from helmr.objects.listing import read_listing
 from helmr.protocol.errors import PublishError
+from helmr.protocol.limits import BLOB_BYTES
 from helmr.publish.bundle import bundle, list_directory, list_file, read_blob
 
 
@@ -108,10 +113,93 @@ def test_a_link_that_leads_out_is_refused_naming_it(tmp_path: Path, target: str)
         bundle(root)
 
 
-def test_a_special_file_is_refused_naming_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PublishError, match="pipe is neither"):
+@pytest.mark.parametrize("target", ["around", "other"])
+def test_a_link_that_leads_round_in_a_circle_is_refused_naming_it(tmp_path: Path, target: str) -> None:
+    (tmp_path / "around").symlink_to(target)
+    (tmp_path / "other").symlink_to("around")
+    with pytest.raises(PublishError, match=r"symbolic link around .* in a circle"):
         bundle(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_special_file_is_refused_naming_it(tmp_path: Path, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "odd")
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(tmp_path / "odd"))
+    with pytest.raises(PublishError, match="odd is neither"):
+        bundle(tmp_path)
+
+
+def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as big:
+        big.truncate(BLOB_BYTES + 1)
+    with pytest.raises(PublishError, match=f"big has {BLOB_BYTES + 1} bytes"):
+        bundle(tmp_path)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without root's right to read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("what", ["closed", "closed/secret"])
+def test_what_can_not_be_read_is_named_and_never_left_out_in_silence(what: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        write(root, {"a.py": "", "closed/secret": ""})
+        (root / what).chmod(0)
+        with as_nobody(), pytest.raises(PublishError, match=f"{what}.* can't be read: Permission denied"):
+            bundle(root)
+        (root / what).chmod(0o700)
+
+
+def test_a_tree_too_deep_for_a_path_is_refused(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(90):
+        os.mkdir("d" * 50, dir_fd=here)
+        there = os.open("d" * 50, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = there
+    os.close(here)
+    with pytest.raises(PublishError, match="can't be read: File name too long"):
+        bundle(tmp_path)
+
+
+@pytest.mark.parametrize("becomes", ["gone", "longer", "a pipe", "a folder", "a link to itself"])
+def test_a_file_that_changes_before_it_is_sent_is_told(tmp_path: Path, becomes: str) -> None:
+    write(tmp_path, {"a.py": "before"})
+    ((digest, path),) = bundle(tmp_path).blobs.items()
+    path.unlink()
+    match becomes:
+        case "longer":
+            path.write_text("before and after")
+        case "a pipe":
+            os.mkfifo(path)
+        case "a folder":
+            path.mkdir()
+        case "a link to itself":
+            path.symlink_to(path.name)
+        case _:
+            pass
+    with pytest.raises(PublishError, match=r"a\.py"):
+        read_blob(path, digest)
+
+
+@pytest.mark.parametrize("name", ["new\nline", "back\\slash", "c:olon", " lead", "trail ", "...", "~", "*", "\u202e", "a" * 255, "\x7f"])
+def test_any_name_that_is_text_reaches_a_host(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x")
+    assert set(read_listing(bundle(tmp_path).content)) == {name}
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:

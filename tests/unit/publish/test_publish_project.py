@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def test_a_project_says_where_its_agents_are_and_how_images_are_named(tmp_path: 
     ("text", "said"),
     [
         ("x = ", "malformed"),
+        ("x = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ("[tool.helmr]\ndir = ['agents']", "unknown key 'dir'"),
         ("[tool.helmr]\ndirs = 'agents'", "dirs must be a list"),
         ("[tool.helmr]\ndirs = [1]", "dirs must be a list"),
@@ -115,3 +117,9 @@ def test_a_lock_that_cannot_be_read_says_what_to_do(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PublishError, match="no uv here"):
         requirements_of(load_project(root))
+
+
+def test_a_pyproject_that_is_a_pipe_is_refused_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pyproject.toml")
+    with pytest.raises(PublishError, match=r"pyproject\.toml is neither"):
+        load_project(tmp_path)

@@ -12,9 +12,9 @@ from helmr.control.api.requests import BlobQuery, Digest, MissingBlobsQuestion, 
 from helmr.control.api.route import Route
 from helmr.control.api.streams import END, EventStream, ending
 from helmr.protocol import errors
+from helmr.protocol.limits import BLOB_BYTES
 from helmr.protocol.shapes import Deployment, Page
 
-BLOB_BYTES = 1024 * 1024 * 1024
 MANIFEST_BYTES = 16 * 1024 * 1024
 
 _LINE_END = re.compile("\r\n|\r|\n")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -25,13 +25,11 @@ from helmr.objects.store import BlobStore, check_digest
 from helmr.protocol import jsontext
 from helmr.protocol.errors import BlobNotFound, Conflict, DefinitionInvalid, DeploymentNotFound, InvalidValue, NoCurrentDeployment
 from helmr.protocol.ids import DeploymentId, is_definition_id, is_id, new_id
-from helmr.protocol.limits import MIB
+from helmr.protocol.limits import BLOB_BYTES, MIB
 from helmr.protocol.manifest import Manifest, pinned, references
 from helmr.protocol.shapes import Deployment, ErrorInfo, Page
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import WireError, from_wire, to_wire
-
-_BLOB_BYTES: Final = 1024 * MIB
 
 log = structlog.get_logger("helmr.deployments")
 
@@ -58,7 +56,7 @@ class Deployments:
         """Store a blob, checked against its digest; whether this Environment lacked it."""
         principal.require("deployments.write")
         check_digest(digest)
-        await self._blobs.put(stream, digest, limit=_BLOB_BYTES)
+        await self._blobs.put(stream, digest, limit=BLOB_BYTES)
         size = await self._blobs.size(digest)
         async with self._core.database.connection() as connection:
             had = await deployments.has_blob(connection, environment_id=principal.environment_id, digest=digest)
