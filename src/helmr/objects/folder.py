@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from helmr.objects.store import CHUNK, check_digest, is_digest
-from helmr.protocol.errors import BlobNotFound, ContentLimitExceeded, DigestMismatch
+from helmr.protocol.errors import BlobNotFound, ContentLimitExceeded, DigestMismatch, StorageFull
 
 BLOB_MODE: Final = 0o644
 _INCOMING: Final = "incoming"
@@ -40,7 +42,11 @@ class FolderStore:
     async def put(self, data: bytes | AsyncIterable[bytes], digest: str | None = None, *, limit: int | None = None) -> str:
         if digest is not None:
             check_digest(digest)
-        file, path = await asyncio.to_thread(self._incoming)
+        with _room():
+            file, path = await asyncio.to_thread(self._incoming)
+            return await self._put(file, path, data, digest, limit)
+
+    async def _put(self, file: BinaryIO, path: Path, data: bytes | AsyncIterable[bytes], digest: str | None, limit: int | None) -> str:
         try:
             found = await _write(file, data, limit)
             if digest is not None and found != digest:
@@ -48,7 +54,7 @@ class FolderStore:
             await asyncio.to_thread(self._commit, file, path, found)
             return found
         finally:
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # noqa: ASYNC240 - a name that goes, nothing that blocks
             file.close()
 
     async def exists(self, digest: str) -> bool:
@@ -123,6 +129,17 @@ class FolderStore:
             sync_folder(self.root)
         path.replace(place)
         sync_folder(place.parent)
+
+
+@contextmanager
+def _room() -> Generator[None]:
+    """Raise `StorageFull` when the disk is, or what this user may have of it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull from error
+        raise
 
 
 def sync_folder(path: Path) -> None:

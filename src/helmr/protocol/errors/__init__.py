@@ -79,7 +79,14 @@ from helmr.protocol.errors.conflicts import (
     TurnNotRunning,
     TurnStopping,
 )
-from helmr.protocol.errors.unavailable import AdmissionUnavailable, CapacityUnavailable, DatabaseUnavailable, ShuttingDown, Unavailable
+from helmr.protocol.errors.unavailable import (
+    AdmissionUnavailable,
+    CapacityUnavailable,
+    DatabaseUnavailable,
+    ShuttingDown,
+    StorageFull,
+    Unavailable,
+)
 from helmr.protocol.errors.authoring import (
     AskCancelled,
     AuthoringError,
@@ -202,6 +209,7 @@ __all__ = [
     "SetupError",
     "ShuttingDown",
     "SpoolUnsafe",
+    "StorageFull",
     "TemplateNotFound",
     "TurnCancelled",
     "TurnNotFound",

@@ -25,6 +25,13 @@ class DatabaseUnavailable(Unavailable):
     hint = "Retry with the same idempotency key; accepted work is not lost."
 
 
+class StorageFull(Unavailable):
+    """There is no room on the server's disk for what was sent."""
+
+    code, status, retryable = "storage_full", 503, True
+    hint = "Repeat it when the operator has made room."
+
+
 class CapacityUnavailable(Unavailable):
     """No worker has room for the Computer now, or its own one is away."""
 
