@@ -19,7 +19,7 @@ from tests.service.timelines import check_events
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import Principal, ensure_environment
 from helmr.control.store.pool import Database
-from helmr.control.store.queries import deployments, identity
+from helmr.control.store.queries import identity
 from helmr.host.worker.link_local import local_pair
 from helmr.objects.folder import FolderStore
 from helmr.protocol import frames, jsontext
@@ -27,6 +27,7 @@ from helmr.protocol.ids import new_id
 from helmr.protocol.link import SLOT, control, guest, split
 from helmr.protocol.manifest import AgentManifest, ImageManifest, Manifest, TemplateManifest
 from helmr.protocol.wire import to_wire
+from helmr.testing.deployment import deploy
 
 Script = Callable[["Process", dict[str, Any]], Awaitable[None]]
 
@@ -343,23 +344,6 @@ def manifest(*agents: AgentManifest, bundle: str = hashlib.sha256(b"").hexdigest
 
 def agent(name: str, **options: Any) -> AgentManifest:
     return AgentManifest(id=name, template="small", file="agents/a.py", line=1, attribute=name, **options)
-
-
-async def deploy(database: Database, environment_id: str, published: Manifest) -> str:
-    deployment_id = new_id()
-    data = jsontext.canonical(to_wire(published))
-    async with database.connection() as connection:
-        await deployments.insert_deployment(
-            connection,
-            id=deployment_id,
-            environment_id=environment_id,
-            digest=hashlib.sha256(data).hexdigest(),
-            manifest=data,
-            promote=True,
-        )
-        await deployments.finish_deployment(connection, id=deployment_id, status="deployed", error=None)
-        await deployments.make_current(connection, environment_id=environment_id, deployment_id=deployment_id)
-    return deployment_id
 
 
 @asynccontextmanager

@@ -53,11 +53,11 @@ class Shelf:
         return Manifest(protocol=PROTOCOL, bundle=bundle, agents=_described(agents), templates=_templates(agents.values()))
 
 
-async def deploy(database: Database, manifest: Manifest) -> str:
-    """Make the manifest the Environment's current Deployment; its id."""
+async def deploy(database: Database, environment: str | None, manifest: Manifest) -> str:
+    """Make the manifest the current Deployment of an Environment, by default the runtime's own; its id."""
 
     async def work(connection: Any) -> str:
-        environment_id = await ensure_environment(connection, *ENVIRONMENT)
+        environment_id = environment or await ensure_environment(connection, *ENVIRONMENT)
         deployment_id = new_id()
         data = jsontext.canonical(to_wire(manifest))
         await deployments.insert_deployment(

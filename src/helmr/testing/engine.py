@@ -69,7 +69,7 @@ class Engine:
             folder = self._folder = Path(tempfile.mkdtemp(prefix="helmr-runtime-"))
             self._plane = PlaneThread(self._dsn, folder / "blobs")
             self._plane.start()
-            self._plane.loop.run(deploy(self._plane.server.plane.database, manifest))
+            self._plane.loop.run(deploy(self._plane.server.plane.database, None, manifest))
             self._host = ThreadHost(
                 self._plane.url,
                 WORKER_CREDENTIAL,
@@ -122,7 +122,7 @@ class Engine:
 
     def deploy(self, sources: Sequence[Source]) -> str:
         """Make another Deployment current; its id."""
-        return self.plane.loop.run(deploy(self.plane.server.plane.database, self._shelf.add(sources)))
+        return self.plane.loop.run(deploy(self.plane.server.plane.database, None, self._shelf.add(sources)))
 
     def restart(self) -> None:
         """End the control plane in an orderly way, and start the next."""
