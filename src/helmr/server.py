@@ -32,6 +32,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 import uvloop
@@ -287,6 +288,16 @@ async def _patiently(started: asyncio.Event, seconds: float = 5.0) -> None:
         log.warning("no standing connection yet", seconds=seconds)
 
 
+def unreachable(dsn: str, error: DatabaseUnavailable) -> DatabaseUnavailable:
+    """For the operator: which database, without its password, and what the attempt ended with. Callers of the API are told neither."""
+    place = urlsplit(dsn)
+    where = f"{place.hostname or 'this machine'}{f':{place.port}' if place.port else ''}{place.path}"
+    return DatabaseUnavailable(
+        f"The database {where} can't be used: {error.__cause__ or error.detail}",
+        hint="See that PostgreSQL runs there, and that DATABASE_URL names it, its user and its password.",
+    )
+
+
 async def serve(config: ServerConfig, listening: ListenerConfig) -> None:
     """Serve until SIGTERM or SIGINT. Raises what `Server.start` raises."""
     ending = asyncio.Event()
@@ -295,7 +306,10 @@ async def serve(config: ServerConfig, listening: ListenerConfig) -> None:
         loop.add_signal_handler(number, ending.set)
     server = Server(config, Listener(listening))
     try:
-        await server.start()
+        try:
+            await server.start()
+        except DatabaseUnavailable as error:
+            raise unreachable(config.dsn, error) from error
         key = await server.first_key()
         if key is not None:
             print(f"API key of {'/'.join(config.environment)}, shown this once: {key}", file=sys.stderr, flush=True)

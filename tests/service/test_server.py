@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -136,6 +138,22 @@ async def test_a_database_that_is_away_at_the_start_is_said(tmp_path: Path) -> N
     with pytest.raises(DatabaseUnavailable):
         await server.start()
     await server.stop()
+
+
+async def test_an_operator_is_told_which_database_is_away_and_why_but_not_its_password() -> None:
+    dsn = "postgresql://helmr:s3cret@127.0.0.1:1/x"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HELMR_")} | {"DATABASE_URL": dsn}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "helmr.cli", "serve", "--port", "0"),
+        env=environment | {"HELMR_BLOBS": os.devnull},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 4 and not out
+    assert "127.0.0.1:1/x" in err.decode() and "refused" in err.decode() and "DATABASE_URL" in err.decode()
+    assert b"s3cret" not in err
 
 
 async def test_the_first_key_of_an_installation_is_made_once(database: str, tmp_path: Path, bounded: Bounded) -> None:
