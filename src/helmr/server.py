@@ -7,6 +7,9 @@ Configuration, from the environment:
 | `DATABASE_URL` | PostgreSQL 15 or later, reached directly or by a pooler in session mode | required |
 | `HELMR_HOST`, `HELMR_PORT` | where to listen | `127.0.0.1`, `4356` |
 | `HELMR_BLOBS` | folder of bundles and files of images | `/var/lib/helmr/blobs` |
+| `HELMR_OBJECTS` | where saves lie: `file:///folder`, or `s3://bucket/prefix` with the usual `AWS_*` | `objects` beside `HELMR_BLOBS` |
+| `HELMR_MASTER_KEY_FILE` | what wraps the keys of saves; all control planes need the same | `master.key` beside it, made when missing |
+| `HELMR_SAVE_AFTER` | how long after a Turn has settled its Computer is saved | `30s` |
 | `HELMR_WORKER_CREDENTIAL` | credential that workers present; none is taken without it | |
 | `HELMR_API_KEY` | a key of `default/main` to accept, beside those in the database | one is made and shown at the first start |
 | `HELMR_POOL_SIZE` | connections to the database, beside the one that listens | `8` |
@@ -40,16 +43,19 @@ import uvloop
 from helmr.control.api.app import Api, build_app
 from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.faults import arm_from_environment
+from helmr.control.service.keyring import keep_keyring
 from helmr.control.service.limits import AdmissionLimit, EnvironmentLimits, set_limits
 from helmr.control.service.links import LogLine
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import KEY_PREFIX, create_key, ensure_environment, store_key
+from helmr.control.service.saves import SAVE_AFTER_SECONDS
 from helmr.control.store.leader import Everywhere, Upkeep
 from helmr.control.store.migrate import code_version, load, migrate
 from helmr.control.store.pool import Database, database_errors
 from helmr.control.store.queries import identity
 from helmr.control.store.standing import StandingConfig, StandingConnection
 from helmr.control.upkeep.closings import Closings
+from helmr.control.upkeep.collection import Collection
 from helmr.control.upkeep.command_ends import CommandEnds
 from helmr.control.upkeep.computers import ComputerExpiry
 from helmr.control.upkeep.deadlines import Deadlines
@@ -62,17 +68,18 @@ from helmr.control.upkeep.overdue import Overdue
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.receipts import OldReceipts
 from helmr.control.upkeep.retention import PayloadExpiry
+from helmr.control.upkeep.saving import Saving
 from helmr.control.upkeep.transits import Transits
 from helmr.logs import LEVELS, write_logs
-from helmr.objects import FolderStore
-from helmr.protocol.duration import retention_ms
+from helmr.objects import FolderStore, open_objects
+from helmr.protocol.duration import duration_ms, retention_ms
 from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable, InvalidValue
 from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
-    Closings, CommandEnds, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry, Placement,
-    Transits,
+    Closings, Collection, CommandEnds, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry,
+    Placement, Saving, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, Overdue)
@@ -94,6 +101,11 @@ class ServerConfig:
     environment: tuple[str, str] = ("default", "main")
     """Project and Environment of `api_key` and `limits`, made when missing."""
     limits: EnvironmentLimits = field(default_factory=EnvironmentLimits)
+    objects: str | None = None
+    """The address of the object store for saves; by default the folder `objects` beside `blobs`."""
+    master_key_file: Path | None = None
+    """By default `master.key` beside `blobs`; made when it isn't there."""
+    save_after_seconds: float = SAVE_AFTER_SECONDS
     pool_size: int = 8
     log_level: str = "info"
 
@@ -114,6 +126,9 @@ class ServerConfig:
         return cls(
             dsn=dsn,
             blobs=Path(environ.get("HELMR_BLOBS", "/var/lib/helmr/blobs")),
+            objects=environ.get("HELMR_OBJECTS") or None,
+            master_key_file=Path(environ["HELMR_MASTER_KEY_FILE"]) if environ.get("HELMR_MASTER_KEY_FILE") else None,
+            save_after_seconds=save_after(environ),
             worker_token=environ.get("HELMR_WORKER_CREDENTIAL") or None,
             api_key=key,
             pool_size=_number(environ, "HELMR_POOL_SIZE", 8, least=3),
@@ -142,6 +157,15 @@ def limits_from(environ: Mapping[str, str] = os.environ) -> EnvironmentLimits:
         payload_retention_ms=_retention(environ, "HELMR_PAYLOAD_RETENTION"),
         computer_retention_ms=_retention(environ, "HELMR_COMPUTER_RETENTION"),
     )
+
+
+def save_after(environ: Mapping[str, str] = os.environ) -> float:
+    """`HELMR_SAVE_AFTER` in seconds. Raises `ConfigurationMissing`."""
+    text = environ.get("HELMR_SAVE_AFTER", "")
+    try:
+        return duration_ms(text, "HELMR_SAVE_AFTER") / 1000 if text else SAVE_AFTER_SECONDS
+    except ValueError as error:
+        raise ConfigurationMissing(str(error), hint="") from None
 
 
 def _retention(environ: Mapping[str, str], name: str) -> int | UnsetType | None:
@@ -191,7 +215,7 @@ class Server:
         database = Database(self._config.dsn, size=self._config.pool_size - 1)
         await database.start()
         blobs = await asyncio.to_thread(FolderStore, self._config.blobs)
-        plane = ControlPlane(database, blobs, PlaneConfig(worker_token=self._config.worker_token), on_log=self._on_log)
+        plane = ControlPlane(database, blobs, await asyncio.to_thread(self._plane_config), on_log=self._on_log)
         standing = StandingConnection(StandingConfig(dsn=self._config.dsn), code_version=code_version(load()))
         self._running = running = _Running(plane, database, standing)
         if self._config.api_key is not None:
@@ -245,6 +269,15 @@ class Server:
             return await create_key(connection, environment, "first key")
 
         return await self.plane.database.run(work)
+
+    def _plane_config(self) -> PlaneConfig:
+        beside = self._config.blobs.parent
+        return PlaneConfig(
+            worker_token=self._config.worker_token,
+            keyring=keep_keyring(self._config.master_key_file or beside / "master.key"),
+            objects=open_objects(self._config.objects or (beside / "objects").absolute().as_uri()),
+            save_after_seconds=self._config.save_after_seconds,
+        )
 
     async def _accept_key(self, key: str) -> None:
         async def work(connection: object) -> None:

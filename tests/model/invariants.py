@@ -201,6 +201,21 @@ INVARIANTS: Final[dict[str, str]] = {
     "[C9] a deleted Computer is nowhere": """
         SELECT id, residency FROM computers WHERE (status = 'deleted' AND residency <> 'cold')
             OR (status = 'deleted') <> (deleted_at IS NOT NULL)""",
+    "[C5] a Computer's newest save is a complete one of it, and a restoring one alone knows from which save and which host": """
+        SELECT c.id, format('%s, save %s, restore %s, lost %s', c.residency, v.state, c.restore_id, c.lost_worker_id)
+        FROM computers c LEFT JOIN saves v ON v.id = c.save_id
+        WHERE (c.save_id IS NOT NULL AND (v.state IS DISTINCT FROM 'complete' OR v.computer_id <> c.id))
+            OR (c.status <> 'deleted' AND (c.residency = 'restoring') <> (c.lost_worker_id IS NOT NULL))
+            OR (c.restore_id IS NOT NULL AND c.residency <> 'restoring')""",
+    "[C5] who lost completed Turns was told so, each Turn once": """
+        SELECT h.session_id, format('%s and %s', convert_from(h.recovery_gap, 'UTF8'), convert_from(o.recovery_gap, 'UTF8'))
+        FROM holds h JOIN holds o ON o.session_id = h.session_id AND o.kind = 'recovery_gap' AND o.id > h.id
+        WHERE h.kind = 'recovery_gap' AND (convert_from(h.recovery_gap, 'UTF8')::jsonb ->> 'last_turn_sequence')::bigint
+            >= (convert_from(o.recovery_gap, 'UTF8')::jsonb ->> 'first_turn_sequence')::bigint""",
+    "[C5] a gap is a hold of its kind that names completed Turns": """
+        SELECT h.session_id, h.kind FROM holds h WHERE (h.kind = 'recovery_gap') <> (h.recovery_gap IS NOT NULL)
+            OR (h.recovery_gap IS NOT NULL AND NOT EXISTS (SELECT FROM turns t WHERE t.session_id = h.session_id AND t.status = 'completed'
+                AND t.sequence = (convert_from(h.recovery_gap, 'UTF8')::jsonb ->> 'first_turn_sequence')::bigint))""",
     "I4 a channel is of one process": """
         SELECT min(s.id::text)::uuid, format('%s and %s', s.computer_id, s.channel) FROM sessions s JOIN computers c ON c.id = s.computer_id
         WHERE s.process <> 'none' GROUP BY s.computer_id, s.channel, c.next_channel HAVING count(*) > 1 OR s.channel >= c.next_channel""",

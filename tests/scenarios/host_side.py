@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.worker.link_server import links_of
+from tests.unit.worker.save_folder import FolderSaves
 from tests.unit.worker.scripted_control import ScriptedControl
 
 from helmr.host.hostd.client import HostdClient
@@ -59,7 +60,9 @@ class Host:
 
     async def start_worker(self, kind: str) -> None:
         links = await self.stack.enter_async_context(links_of(kind, self.control.accept))
-        self.worker = Worker(WorkerConfig(state=self.folder / "worker"), hostd=self.hostd.connect, links=links, blobs=self)
+        saves = FolderSaves(self.folder / "saves")
+        config = WorkerConfig(state=self.folder / "worker")
+        self.worker = Worker(config, hostd=self.hostd.connect, links=links, blobs=self, saves=saves)
         await self.worker.start()
         await self.worker.wait_welcome()
 

@@ -123,6 +123,11 @@ class ScriptedHost:
         self.refuse_destroy: dict[str, Any] | None = None
         self.hesitant = False
         """Computers fall asleep only when the test says so, with `fall_asleep`."""
+        self.hold_saves = False
+        """Saves are reported only when the test says so, with `report_save`."""
+        self.refuse_saves: dict[str, Any] | None = None
+        self.refuse_restores: dict[str, Any] | None = None
+        self.base = "none"
         self.memory = 1 << 42
         self.changed = asyncio.Event()
 
@@ -138,7 +143,7 @@ class ScriptedHost:
             "id": self.worker_id,
             "name": self.name,
             "driver": "scripted",
-            "base": "none",
+            "base": self.base,
             "cpu": self.cpu,
             "memory": self.memory,
             "version": "0",
@@ -193,6 +198,11 @@ class ScriptedHost:
                 control("computer.state", computer=said["computer"], fence=said["fence"], state="failed", error=self.refuse_computers)
             )
             return
+        if said.get("restore") is not None and self.refuse_restores is not None:
+            self.link.send(
+                control("computer.state", computer=said["computer"], fence=said["fence"], state="failed", error=self.refuse_restores)
+            )
+            return
         self.computers[said["computer"]] = {"fence": said["fence"]}
         self.link.send(control("computer.state", computer=said["computer"], fence=said["fence"], state="running"))
 
@@ -226,6 +236,18 @@ class ScriptedHost:
     def _computer_wake(self, said: dict[str, Any]) -> None:
         self.computers[said["computer"]]["state"] = "running"
         self._tell_state(said["computer"], "awake", rung="freeze", seconds=0.003)
+
+    def _computer_save(self, said: dict[str, Any]) -> None:
+        if not self.hold_saves:
+            self.report_save(said)
+
+    def report_save(self, order: dict[str, Any], **members: Any) -> None:
+        """What became of the save that `order` asked for: done, unless the host refuses saves."""
+        named = {name: order[name] for name in ("computer", "fence", "save")}
+        name = hashlib.sha256(order["save"].encode()).hexdigest()
+        facts = {"files": 3, "bytes": 4096, "changed_files": 1, "new_bytes": 100, "seconds": 0.01, "generation": 1}
+        made = {"manifest": name, "packs": [name[::-1]], **facts}
+        self.link.send(control("computer.saved", **named, **({"error": self.refuse_saves} if self.refuse_saves else made | members)))
 
     def _computer_stop(self, said: dict[str, Any]) -> None:
         self.computers.pop(said["computer"], None)
@@ -286,8 +308,8 @@ class ScriptedHost:
 class House:
     """A control plane on a database, an Environment with Agents, and who asks."""
 
-    def __init__(self, plane: ControlPlane, database: Database, principal: Principal) -> None:
-        self.plane, self.database, self.principal = plane, database, principal
+    def __init__(self, plane: ControlPlane, database: Database, principal: Principal, config: PlaneConfig) -> None:
+        self.plane, self.database, self.principal, self.config = plane, database, principal, config
         self.host = ScriptedHost(plane)
 
     async def create(self, text: str | None = "go", *, agent: str = "talker", **options: Any) -> dict[str, Any]:
@@ -347,10 +369,11 @@ def agent(name: str, **options: Any) -> AgentManifest:
 
 
 @asynccontextmanager
-async def house(dsn: str, tmp_path: Path, *agents: AgentManifest, size: int = 8) -> AsyncIterator[House]:
+async def house(dsn: str, tmp_path: Path, *agents: AgentManifest, size: int = 8, config: PlaneConfig | None = None) -> AsyncIterator[House]:
     """A running control plane with a connected scripted host."""
     from helmr.control.service.principals import PERMISSIONS
 
+    config = config or PlaneConfig()
     database = Database(dsn, size=size)
     await database.start()
     async with database.connection() as connection:
@@ -360,15 +383,16 @@ async def house(dsn: str, tmp_path: Path, *agents: AgentManifest, size: int = 8)
             connection, id=principal_id, environment_id=environment_id, kind="api_key", name="tester", permissions=list(PERMISSIONS)
         )
     await deploy(database, environment_id, manifest(*agents))
-    plane = ControlPlane(database, FolderStore(tmp_path / "blobs"), PlaneConfig())
+    plane = ControlPlane(database, FolderStore(tmp_path / "blobs"), config)
     await plane.start()
     principal = Principal(id=principal_id, environment_id=environment_id, kind="api_key", permissions=frozenset(PERMISSIONS))
-    made = House(plane, database, principal)
+    made = House(plane, database, principal, config)
     made.host.connect()
     try:
         await made.host.told("welcome")
         yield made
     finally:
+        await made.plane.stop()  # another one than at the beginning, where that was taken over
         await plane.stop()
         assert database.deadlocks == 0, "a transaction was run again after a deadlock (I3)"
         async with database.connection() as connection:

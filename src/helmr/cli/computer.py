@@ -11,7 +11,7 @@ from helmr.cli.connection import connected
 from helmr.cli.exits import REFUSED
 from helmr.cli.inputs import idempotency_option
 from helmr.cli.terminal import Output
-from helmr.protocol.unset import UNSET
+from helmr.protocol.unset import UNSET, UnsetType
 
 if TYPE_CHECKING:
     from helmr.client import Computer, ComputerReceipt, HelmrClient
@@ -84,6 +84,7 @@ async def get(client: HelmrClient, output: Output, *, computer: str) -> None:
         ("created", found.created_at),
         ("asleep since", found.slept_at or None),
         ("deleted after", found.delete_after or ("by hand only" if found.explicit else None)),
+        ("saved", found.saved_at or None),
         ("deleted", found.deleted_at or None),
         ("error", error),
     ]
@@ -139,6 +140,37 @@ async def recover(client: HelmrClient, output: Output, *, computer: str, idempot
 
 @click.command()
 @click.argument("computer")
+@idempotency_option
+@connected
+async def save(client: HelmrClient, output: Output, *, computer: str, idempotency_key: str | None) -> None:
+    """Save the files of COMPUTER now. They are saved by themselves after Turns, before it sleeps, and when its host drains."""
+    receipt = await client.computers.save(computer, idempotency_key=idempotency_key)
+    output.answer(receipt, lambda: output.fields([("computer", receipt.computer_id), ("save", receipt.save_id)]))
+
+
+@click.command()
+@click.argument("computer")
+@click.option("--limit", type=click.IntRange(1, 100), help="At most so many [default: 50].")
+@click.option("--cursor", help="Where the page before ended.")
+@connected
+async def saves(client: HelmrClient, output: Output, *, computer: str, limit: int | None, cursor: str | None) -> None:
+    """List the saves of COMPUTER, the newest first. Of those that are complete the newest is what it would be restored from."""
+    page = await client.computers.saves(computer, limit=limit, cursor=cursor)
+
+    def show() -> None:
+        rows = [
+            (item.id, item.state, item.cause, item.started_at, item.files or "", _size(item.bytes), _size(item.new_bytes))
+            for item in page.items
+        ]
+        output.table(("SAVE", "STATE", "CAUSE", "STARTED", "FILES", "SIZE", "ADDED"), rows)
+        if page.next_cursor is not None:
+            output.note(f"There are more: --cursor {page.next_cursor}")
+
+    output.answer(page, show)
+
+
+@click.command()
+@click.argument("computer")
 @click.option("--yes", is_flag=True, help="Don't ask. Without a terminal nothing can be asked, and this is needed.")
 @idempotency_option
 @connected
@@ -157,6 +189,10 @@ async def delete(client: HelmrClient, output: Output, *, computer: str, yes: boo
 def _answer(output: Output, receipt: ComputerReceipt) -> None:
     rows = [("computer", receipt.computer_id), ("status", receipt.status), ("residency", receipt.residency)]
     output.answer(receipt, lambda: output.fields(rows))
+
+
+def _size(number: int | UnsetType) -> str:
+    return "" if isinstance(number, UnsetType) else f"{number / (1 << 20):.1f} MiB"
 
 
 def _where(found: Computer) -> str:

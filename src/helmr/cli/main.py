@@ -54,6 +54,8 @@ _COMPUTER = {
     "hibernate": Entry("helmr.cli.computer:hibernate", "Put a Computer to sleep."),
     "wake": Entry("helmr.cli.computer:wake", "Have a Computer run."),
     "recover": Entry("helmr.cli.computer:recover", "Try a Computer again that failed."),
+    "save": Entry("helmr.cli.computer:save", "Save a Computer's files now."),
+    "saves": Entry("helmr.cli.computer:saves", "List the saves of a Computer."),
     "delete": Entry("helmr.cli.computer:delete", "Delete a Computer with all its files."),
     "exec": Entry("helmr.cli.command:execute", "Run a program on a Computer."),
     "logs": Entry("helmr.cli.command:logs", "Show what a Command has written."),

@@ -11,6 +11,7 @@ from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
 from helmr.protocol.commands import CommandReceipt
 from helmr.protocol.duration import Duration, duration_ms
+from helmr.protocol.saves import SavePage, SaveReceipt
 from helmr.protocol.shapes import Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
 from helmr.protocol.states import ComputerStatus
 from helmr.protocol.unset import UNSET
@@ -68,6 +69,15 @@ class Computers:
         Nothing changes on one on which nothing failed. Holds of its Sessions stay.
         """
         return read(ComputerReceipt, await self._transport.write(f"/v1/computers/{segment(id)}/recover", {}, idempotency_key))
+
+    async def save(self, id: str, *, idempotency_key: str | None = None) -> SaveReceipt:
+        """Save its files now; `saves` shows what became of it. Raises `SaveUnavailable` when it is nowhere or on its way [C5]."""
+        return read(SaveReceipt, await self._transport.write(f"/v1/computers/{segment(id)}/save", {}, idempotency_key))
+
+    async def saves(self, id: str, *, cursor: str | None = None, limit: int | None = None) -> SavePage:
+        """A page of a Computer's saves, the newest first."""
+        query = {"cursor": cursor, "limit": limit}
+        return read(SavePage, await self._transport.call("GET", f"/v1/computers/{segment(id)}/saves", query=query))
 
     async def delete(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
         """Delete it with all its files, for good; again changes nothing. Raises `ComputerBusy` while a Session on it isn't closed [C9].

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import webbrowser
 from collections.abc import Coroutine
@@ -31,7 +32,7 @@ from helmr.logs import write_logs
 from helmr.protocol.errors import SetupError
 from helmr.publish.project import load_project
 from helmr.server import DEFAULT_PORT as SERVER_PORT
-from helmr.server import Server, ServerConfig, limits_from
+from helmr.server import Server, ServerConfig, limits_from, save_after
 
 T = TypeVar("T")
 DEFAULT_PORT: Final = SERVER_PORT
@@ -110,7 +111,15 @@ class Dev:
         dsn = await _together(database.start(), hostd.ensure())
         if not postgres.folder.is_relative_to(self._folder.path):
             self._screen.note(f"the database is in {postgres.folder}: PostgreSQL's account can't enter {self._folder.path}")
-        settings = ServerConfig(dsn=dsn, blobs=self._folder.blobs, api_key=key, environment=ENVIRONMENT, limits=limits_from())
+        settings = ServerConfig(
+            dsn=dsn,
+            blobs=self._folder.blobs,
+            api_key=key,
+            environment=ENVIRONMENT,
+            limits=limits_from(),
+            objects=os.environ.get("HELMR_OBJECTS") or None,
+            save_after_seconds=save_after(),
+        )
         server = Server(settings, listener, on_log=self._process_log)
         started.push_async_callback(server.stop)
         await server.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ class LocalHost:
             hostd=hostd.connect,
             links=local_links(lambda link: plane.links.open(NAME, link)),
             blobs=self,
+            saves=_LocalSaves(plane, lambda: self._worker.id),
         )
 
     async def start(self) -> None:
@@ -49,6 +51,20 @@ class LocalHost:
     async def fetch(self, environment: str, digest: str) -> Path:
         """A `BlobSource`: the control plane's own folder."""
         return await self._plane.blobs.path(NAME, environment, digest)
+
+
+class _LocalSaves:
+    """A `SaveStore`: the control plane's own."""
+
+    def __init__(self, plane: ControlPlane, worker: Callable[[], str]) -> None:
+        self._objects = plane.save_objects
+        self._worker = worker
+
+    async def put(self, computer: str, name: str, file: Path) -> None:
+        await self._objects.put_file(self._worker(), computer, name, file)
+
+    async def fetch(self, computer: str, name: str, target: Path) -> None:
+        await self._objects.fetch(self._worker(), computer, name, target)
 
 
 async def end_hostd(hostd: HostdProcess) -> int:

@@ -62,6 +62,9 @@ PIPE_WINDOW: Final = 256
 FRAME_BYTES: Final = MIB
 """The longest payload of one guest frame; twice 256 KiB fields and room for escapes."""
 
+SAVE_OBJECT_BYTES: Final = 512 * MIB
+"""The longest part of a save that a worker sends."""
+
 STRIKES: Final = 3
 LEASE_SECONDS: Final = 60
 RENEW_SECONDS: Final = 10

@@ -31,6 +31,9 @@ FROM_WORKER: Final = {
     "a computer.start, sleep, wake, stop or destroy, when an attach failed, or when it changes by itself",
     "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, "
     "on the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
+    "computer.saved": "`computer`, `fence`, `save`, with `manifest` and `packs` (names of all that it needs), `files`, `bytes`, "
+    "`changed_files`, `new_bytes`, `seconds`, `generation`; or with `error` {code, message}: after a computer.save, once all is stored; "
+    "again when it is told again, until save.forget",
     "session.started": "`computer`, `channel`, `pid`",
     "session.exited": "`computer`, `channel`, `code`?, `signal`?, `cause` (exited, killed, out_of_memory, failed), `message`?, "
     "`error`? {code, message} with failed, `limit`?, `peak`?, `ended`, `seconds`: its processes are gone; repeated after an attach until "
@@ -43,7 +46,11 @@ FROM_WORKER: Final = {
 TO_WORKER: Final = {
     "welcome": "`worker`, `lease_seconds`, `renew_seconds`, `control_plane`; answers hello",
     "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end",
-    "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it",
+    "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it. `restore`? "
+    "{save, manifest, packs, keys}: make its files of that save first, whatever lies there of it [C5]",
+    "computer.save": "`computer`, `fence`, `save`, `previous` (name of the manifest of the save before, or null), `keys` {data, names} "
+    "(base64): save its files; told again on each link",
+    "save.forget": "`computer`, `save`: what became of it is stored",
     "computer.attach": "`computer`, `fence`, `slot`, `acked`: {channel: op}",
     "computer.sleep": "`computer`, `fence`: all its processes stand still until computer.wake [C6]; the slot is given up",
     "computer.wake": "`computer`, `fence`: they go on; to be attached anew",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from helmr.protocol.content import ContentPart
-from helmr.protocol.ids import ComputerId, ControlId, DeploymentId, HoldId, MessageId, QuestionId, SessionId, TurnId
+from helmr.protocol.ids import ComputerId, ControlId, DeploymentId, HoldId, MessageId, QuestionId, SaveId, SessionId, TurnId
 from helmr.protocol.questions import Answer, Question
 from helmr.protocol.states import (
     CloseReason,
@@ -288,6 +288,9 @@ class Computer:
     key: str | UnsetType = UNSET
     slept_at: str | UnsetType = UNSET
     delete_after: str | UnsetType = UNSET
+    saved_at: str | UnsetType = UNSET
+    """Of when its newest complete save is."""
+    save_id: SaveId | UnsetType = UNSET
     deleted_at: str | UnsetType = UNSET
     error: ErrorInfo | UnsetType = UNSET
     """Why it could not be started, or not be destroyed yet."""

@@ -31,6 +31,9 @@ CommandStatus = Literal["queued", "starting", "running", "exited", "cancelled", 
 """A Command waits for its Computer; was handed to it; runs there; and how it ended [C8]."""
 COMMAND_ENDED: Final[frozenset[str]] = frozenset({"exited", "cancelled", "timed_out", "system_failed"})
 CommandStream = Literal["stdout", "stderr"]
+SaveCause = Literal["turn", "hibernate", "drain", "request"]
+SaveState = Literal["taking", "complete", "failed", "deleted"]
+"""A save of a Computer's files; deleted: a newer one took its place, or its Computer is deleted [C5]."""
 
 DeploymentStatus = Literal["building", "deployed", "failed"]
 

@@ -120,7 +120,11 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
         "session.held": Said(
             when="A hold began to apply.",
             always={"kind": "`interrupt`, `process_failed`, `recovery_gap` or `storage_pressure`"},
-            sometimes={"hold_id": "the hold, when it is this Session's own", "inherited": "`true` when it is an owner's"},
+            sometimes={
+                "hold_id": "the hold, when it is this Session's own",
+                "recovery_gap": "which completed Turns are lost: `{first_turn_sequence, last_turn_sequence, save_id, saved_at}`",
+                "inherited": "`true` when it is an owner's",
+            },
         ),
         "session.closed": Said(when="The Session is closed.", always={"reason": "`close`, `cancel` or `idle`"}),
         "session.process_started": Said(
@@ -153,7 +157,22 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
                 "slept_seconds": "how long it slept",
             },
         ),
-        "computer.restored": Said(when="Its Computer was restored from a save.", reserved=True),
+        "computer.restored": Said(
+            when="Its Computer was made again on another host, from its last save; what isn't in that is lost.",
+            always={
+                "computer_id": "the Computer",
+                "seconds": "how long it took",
+                "kept": "what survives: `files`, or nothing",
+                "lost": "what does not: `memory`, `files`",
+            },
+            sometimes={
+                "save_id": "the save",
+                "saved_at": "of when the save is",
+                "age_seconds": "how old it was",
+                "files": "how many files it has",
+                "bytes": "their size",
+            },
+        ),
         "slack.delivery_unavailable": Said(when="Something could not be posted to Slack.", reserved=True),
     }
 )

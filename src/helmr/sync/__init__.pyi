@@ -16,6 +16,7 @@ from helmr.protocol.duration import Duration
 from helmr.protocol.ids import CommandId, SessionId, TurnId
 from helmr.protocol.manifest import Manifest
 from helmr.protocol.questions import Answer
+from helmr.protocol.saves import SavePage, SaveReceipt
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
@@ -128,6 +129,12 @@ class Computers:
 
         Nothing changes on one on which nothing failed. Holds of its Sessions stay.
         """
+
+    def save(self, id: str, *, idempotency_key: str | None = None) -> SaveReceipt:
+        """Save its files now; `saves` shows what became of it. Raises `SaveUnavailable` when it is nowhere or on its way [C5]."""
+
+    def saves(self, id: str, *, cursor: str | None = None, limit: int | None = None) -> SavePage:
+        """A page of a Computer's saves, the newest first."""
 
     def delete(self, id: str, *, idempotency_key: str | None = None) -> ComputerReceipt:
         """Delete it with all its files, for good; again changes nothing. Raises `ComputerBusy` while a Session on it isn't closed [C9].

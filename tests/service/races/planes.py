@@ -10,7 +10,7 @@ from typing import Any
 from tests.service.races.forcing import quiet
 from tests.service.scripted import House
 
-from helmr.control.service.plane import ControlPlane, PlaneConfig
+from helmr.control.service.plane import ControlPlane
 from helmr.control.upkeep.closings import Closings
 from helmr.control.upkeep.deadlines import Deadlines
 from helmr.control.upkeep.linked import Linked
@@ -38,7 +38,7 @@ async def beside(h: House, tmp_path: Path) -> AsyncIterator[ControlPlane]:
 
 async def successor(h: House, tmp_path: Path) -> ControlPlane:
     """Another control plane on the database of `h`, started."""
-    plane = ControlPlane(h.database, FolderStore(tmp_path / "blobs"), PlaneConfig())
+    plane = ControlPlane(h.database, FolderStore(tmp_path / "blobs"), h.config)
     await plane.start()
     return plane
 

@@ -7,7 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from tests.unit.api.api_fakes import BLOB, COMMAND, COMPUTER, DEPLOYMENT, DIGEST, ENVIRONMENT, HOLD, QUESTION, SESSION, TURN, WORKER_KEY
+from tests.unit.api.api_fakes import (
+    BLOB,
+    COMMAND,
+    COMPUTER,
+    DEPLOYMENT,
+    DIGEST,
+    ENVIRONMENT,
+    HOLD,
+    QUESTION,
+    SESSION,
+    TURN,
+    WORKER,
+    WORKER_KEY,
+)
 
 from helmr.control.api.route import Route
 from helmr.control.api.table import declared_routes
@@ -22,6 +35,8 @@ VALUES = {
     "deployment_id": DEPLOYMENT,
     "agent": "echo",
     "digest": DIGEST,
+    "worker_id": WORKER,
+    "object": DIGEST,
 }
 
 
@@ -44,6 +59,7 @@ SAMPLES: dict[str, Sample] = {
     "resume_session": Sample(json={"hold_id": HOLD}),
     "missing_blobs": Sample(json={"digests": [DIGEST]}),
     "put_blob": Sample(content=BLOB),
+    "put_save_object": Sample(content=BLOB),
     "get_blob": Sample(query={"environment": ENVIRONMENT}),
     "publish_deployment": Sample(json={"manifest": {"agents": []}}),
 }

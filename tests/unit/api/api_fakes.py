@@ -8,12 +8,13 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
-from helmr.protocol.ids import is_id, new_id
+from helmr.protocol.ids import ComputerId, SaveId, is_id, new_id
+from helmr.protocol.saves import Save
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
@@ -30,7 +31,7 @@ from helmr.protocol.shapes import (
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
 WORKER_KEY = "hlmr_wk_test"
-SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND = (new_id() for _ in range(8))
+SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND, WORKER = (new_id() for _ in range(9))
 FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT, FOREIGN_COMPUTER, FOREIGN_COMMAND = (new_id() for _ in range(6))
 BLOB = b"print('hello')\n"
 DIGEST = hashlib.sha256(BLOB).hexdigest()
@@ -145,6 +146,13 @@ def computer() -> Computer:
     )
 
 
+def known_part(worker_id: str, computer_id: str, name: str) -> None:
+    """A part of a save is its worker's alone."""
+    known_computer(computer_id)
+    if worker_id != WORKER or name != DIGEST:
+        raise errors.ObjectNotFound()
+
+
 def known_computer(computer_id: str) -> None:
     assert is_id(computer_id)
     if computer_id != COMPUTER:
@@ -205,7 +213,7 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands controls events retention agents deployments links blobs"
-            " health"
+            " save_objects health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -402,6 +410,27 @@ class Operations:
     async def computers_hibernate(world: World, principal: Any, computer_id: str, key: str | None) -> Reply:
         known_computer(computer_id)
         return Reply(json.dumps({"computer_id": computer_id, "status": "available", "residency": "cold"}).encode(), world.replay)
+
+    @staticmethod
+    async def computers_save(world: World, principal: Any, computer_id: str, key: str | None) -> Reply:
+        known_computer(computer_id)
+        return Reply(json.dumps({"computer_id": computer_id, "save_id": HOLD}).encode(), world.replay)
+
+    @staticmethod
+    async def computers_saves(world: World, principal: Any, computer_id: str, cursor: str | None, limit: int) -> Page[Save]:
+        known_computer(computer_id)
+        made = Save(id=SaveId(HOLD), computer_id=ComputerId(computer_id), state="complete", cause="turn", started_at=TIME, files=3, bytes=9)
+        return Page(items=(made,), next_cursor="next")
+
+    @staticmethod
+    async def save_objects_put(world: World, worker_id: str, computer_id: str, name: str, stream: AsyncIterator[bytes]) -> None:
+        known_part(worker_id, computer_id, name)
+        world.uploads[name] = b"".join([chunk async for chunk in stream])
+
+    @staticmethod
+    async def save_objects_get(world: World, worker_id: str, computer_id: str, name: str) -> BinaryIO:
+        known_part(worker_id, computer_id, name)
+        return world.blob_path.open("rb")
 
     computers_wake = computers_recover = computers_delete = computers_hibernate
 

@@ -89,6 +89,11 @@ ANSWERS: dict[str, Any] = {
     "hibernate_computer": {"computer_id": COMPUTER, "status": "available", "residency": "hibernating"},
     "wake_computer": {"computer_id": COMPUTER, "status": "available", "residency": "waking"},
     "recover_computer": {"computer_id": COMPUTER, "status": "available", "residency": "starting"},
+    "save_computer": {"computer_id": COMPUTER, "save_id": HOLD},
+    "list_computer_saves": {
+        "items": [{"id": HOLD, "computer_id": COMPUTER, "state": "complete", "cause": "turn", "started_at": TIME, "files": 3}],
+        "next_cursor": "next",
+    },
     "delete_computer": {"computer_id": COMPUTER, "status": "deleting", "residency": "cold"},
     "list_events": {"records": [], "next_after": 0, "has_more": False, "retained_after": 0, "sealed": False},
     "list_agents": PAGE | {"deployment_id": DEPLOYMENT},
@@ -101,7 +106,7 @@ ANSWERS: dict[str, Any] = {
     "promote_deployment": DEPLOYED,
     "get_capabilities": {"version": "1", "api": "v1", "features": [], "limits": {}},
 }
-NOT_THE_CLIENTS = {"get_blob", "get_openapi", "get_health", "get_readiness", "get_metrics"}
+NOT_THE_CLIENTS = {"get_blob", "put_save_object", "get_save_object", "get_openapi", "get_health", "get_readiness", "get_metrics"}
 
 
 def route_of(request: Request) -> Route:
@@ -165,6 +170,8 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.computers.hibernate(COMPUTER)).residency == "hibernating"
         assert (await client.computers.wake(COMPUTER)).residency == "waking"
         assert (await client.computers.recover(COMPUTER)).residency == "starting"
+        assert (await client.computers.save(COMPUTER)).save_id == HOLD
+        assert (await client.computers.saves(COMPUTER, cursor="c", limit=3)).items[0].files == 3
         assert (await client.computers.delete(COMPUTER)).status == "deleting"
         ran = await client.computers.exec(COMPUTER, ["cat"], cwd="/", env={"A": "b"}, stdin=b"\xff", timeout="9s")
         assert ran.id == COMMAND and (await ran.wait()).exit_code == 0 and (await ran.wait(timeout="1s")).status == "exited"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.worker.link_server import links_of
+from tests.unit.worker.save_folder import FolderSaves
 from tests.unit.worker.scripted_control import ScriptedControl
 from tests.unit.worker.scripted_host import ScriptedHostd, ScriptedSupervisor
 
@@ -52,6 +53,8 @@ class Rig:
         self.hostd = ScriptedHostd()
         self.control = ScriptedControl()
         self.blobs = ScriptedBlobs(folder / "store")
+        self.saves = FolderSaves(folder / "saves")
+        self.hostd.trees = folder / "trees"
         self.environment = new_id()
         self.computer = new_id()
         self.config = WorkerConfig(state=folder / "worker", name="rig", reconnect_seconds=0.01, drain_seconds=2.0)
@@ -72,7 +75,7 @@ class Rig:
 
     async def start_worker(self) -> Worker:
         links = await self.stack.enter_async_context(links_of(self.kind, self.control.accept))
-        worker = self.worker = Worker(self.config, hostd=self.hostd.connect, links=links, blobs=self.blobs)
+        worker = self.worker = Worker(self.config, hostd=self.hostd.connect, links=links, blobs=self.blobs, saves=self.saves)
         await worker.start()
         await worker.wait_welcome()
         return worker

@@ -7,7 +7,10 @@ import json
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from tests.unit.worker.save_folder import restore, save
 
 from helmr.host.worker.ports import HostdRefused, Notify
 from helmr.protocol.frames import PROTOCOL, SUPERVISOR, Frame, FrameReader, encode
@@ -165,6 +168,8 @@ class ScriptedHostd:
     hold: dict[str, asyncio.Event] = field(default_factory=dict)
     """A method waits here before it answers."""
     connections: list[ScriptedConnection] = field(default_factory=list)
+    trees: Path = Path("none")
+    """Where Computers' files are that are saved and restored."""
     away: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -235,6 +240,10 @@ class ScriptedHostd:
             case "computer.start":
                 self.running(computer, params["environment"], params["fence"], template=params["template"])
                 return {"state": "running", "pid": 1}
+            case "computer.save":
+                return save(self.trees / computer, params)
+            case "computer.restore":
+                return restore(self.trees / computer, params)
             case "computer.bundle":
                 return {"inside": f"/opt/helmr/bundles/{params['digest']}"}
             case "computer.stop" | "computer.destroy":

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import anyio
 
@@ -30,6 +30,13 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """The bytes of an open file, which is closed afterwards."""
+
+    file: BinaryIO
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """A whole reply in another form than JSON."""
 
@@ -37,7 +44,7 @@ class Text:
     kind: bytes
 
 
-Answer: TypeAlias = "bytes | Receipt | EventStream | Blob | Text"
+Answer: TypeAlias = "bytes | Receipt | EventStream | Blob | Opened | Text"
 """JSON as bytes; a write's receipt; a stream; a file; a text."""
 
 
@@ -48,7 +55,12 @@ def encoded(value: Any) -> bytes:
 
 async def send_blob(exchange: Exchange, blob: Blob) -> None:
     """Send a file piece by piece; it is never whole in memory."""
-    async with await anyio.open_file(blob.path, "rb") as file:
+    await send_opened(exchange, Opened(await anyio.to_thread.run_sync(lambda: blob.path.open("rb"))))
+
+
+async def send_opened(exchange: Exchange, opened: Opened) -> None:
+    """Send what is left of an open file, and close it."""
+    async with anyio.wrap_file(opened.file) as file:
         size = os.fstat(file.wrapped.fileno()).st_size
         await exchange.begin(200, b"application/octet-stream", (b"content-length", b"%d" % size))
         if exchange.head_only:
@@ -58,7 +70,7 @@ async def send_blob(exchange: Exchange, blob: Blob) -> None:
         while left:
             data = await file.read(min(FILE_CHUNK_BYTES, left))
             if not data:
-                raise OSError(f"{blob.path} ended {left} bytes early.")
+                raise OSError(f"{file.wrapped.name} ended {left} bytes early.")
             left -= len(data)
             await exchange.send({"type": "http.response.body", "body": data, "more_body": left > 0})
         if not size:

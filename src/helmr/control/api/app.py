@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from helmr.control.api.answers import Answer, Blob, Text, send_blob
+from helmr.control.api.answers import Answer, Blob, Opened, Text, send_blob, send_opened
 from helmr.control.api.call import admit
 from helmr.control.api.dispatch import Dispatcher
 from helmr.control.api.exchange import JSON, ClientGone, Exchange
@@ -99,6 +99,8 @@ class Api:
             await exchange.reply(route.status, answer.body, answer.kind)
         elif isinstance(answer, Blob):
             await send_blob(exchange, answer)
+        elif isinstance(answer, Opened):
+            await send_opened(exchange, answer)
         elif answer.replayed:
             await exchange.reply(route.status, answer.body, JSON, REPLAYED)
         else:

@@ -78,6 +78,10 @@ PATH_PARAMETERS: dict[str, PathParameter] = {
     "agent": PathParameter(
         ids.is_definition_id, errors.AgentNotFound, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}, "The Agent's id."
     ),
+    "worker_id": PathParameter(ids.is_id, errors.ObjectNotFound, _ID, "The worker that asks, by the id it was welcomed with."),
+    "object": PathParameter(
+        _is_digest, errors.ObjectNotFound, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "BLAKE3 of the bytes, in lower-case hex."
+    ),
     "digest": PathParameter(
         _is_digest, errors.BlobNotFound, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "SHA-256 of the bytes, in lower-case hex."
     ),

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from helmr.protocol.commands import Command, CommandLogs, CommandPage
 from helmr.protocol.link import Link, LinkEnd
-from helmr.protocol.shapes import AgentInfo, AgentPage, Computer, Deployment, Explanation, Page, Session, TurnState
+from helmr.protocol.saves import Save
+from helmr.protocol.shapes import (
+    AgentInfo,
+    AgentPage,
+    Computer,
+    Deployment,
+    Explanation,
+    Page,
+    Session,
+    TurnState,
+)
 
 if TYPE_CHECKING:
     from helmr.control.service.principals import Principal
@@ -140,8 +150,21 @@ class Computers(Protocol):
     async def recover(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt: ...
     async def wake(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt: ...
 
+    async def save(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt: ...
+    async def saves(self, principal: Principal, computer_id: str, cursor: str | None, limit: int) -> Page[Save]: ...
+
     async def delete(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt:
         """Refused while it has open Sessions; done once its worker says that nothing is left [C9]."""
+        ...
+
+
+class SaveObjects(Protocol):
+    """Parts of saves, by the digests that name them. Both raise `Forbidden` for what isn't this worker's to move now [C5]."""
+
+    async def put(self, worker_id: str, computer_id: str, name: str, chunks: AsyncIterator[bytes]) -> None: ...
+
+    async def get(self, worker_id: str, computer_id: str, name: str) -> BinaryIO:
+        """An open file, which the caller closes. Raises `ObjectNotFound`."""
         ...
 
 
@@ -270,6 +293,8 @@ class Services(Protocol):
     def questions(self) -> Questions: ...
     @property
     def computers(self) -> Computers: ...
+    @property
+    def save_objects(self) -> SaveObjects: ...
     @property
     def controls(self) -> Controls: ...
     @property

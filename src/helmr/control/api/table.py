@@ -11,6 +11,7 @@ from helmr.control.api.deployments import DEPLOYMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
 from helmr.control.api.questions import QUESTION_ROUTES
 from helmr.control.api.route import Route
+from helmr.control.api.saves import SAVE_ROUTES, WORKER_OBJECT_ROUTES
 from helmr.control.api.services import Vitals
 from helmr.control.api.sessions import SESSION_ROUTES
 from helmr.control.api.system import system_routes
@@ -29,8 +30,10 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *EVENT_ROUTES,
         *COMPUTER_ROUTES,
         *COMMAND_ROUTES,
+        *SAVE_ROUTES,
         *AGENT_ROUTES,
         *DEPLOYMENT_ROUTES,
+        *WORKER_OBJECT_ROUTES,
         *system_routes(describe, metrics),
     )
 

@@ -31,6 +31,8 @@ class Facts:
     computer_error: str | None = None
     workers_alive: int = 0
     computer_worker_alive: bool = True
+    restorable: bool = False
+    base_mismatch: bool = False
     wants_cpu: float = 0.0
     wants_memory: int = 0
     unclosed_children: int = 0
@@ -51,7 +53,7 @@ def explain(facts: Facts) -> tuple[str, str]:
         return "idle", "Nothing to do: no Turn is queued or running. Enqueue input to go on."
     queue = f"{_count(facts.queued, 'Turn')} queued"
     if facts.holds:
-        kinds = ", ".join(str(hold["kind"]) for hold in facts.holds)
+        kinds = ", ".join(str(hold["kind"]) + _gap(hold) for hold in facts.holds)
         return "held", f"{queue}, held by {_count(len(facts.holds), 'hold')} ({kinds}). Resume each by its id to go on."
     if facts.retry_in is not None and facts.retry_in > 0:
         return "backing_off", f"{queue}; the process failed {_times(facts.attempt)} and is tried again in {facts.retry_in:.1f} s."
@@ -62,7 +64,13 @@ def explain(facts: Facts) -> tuple[str, str]:
     if facts.process == "ready":
         return "dispatching", f"{queue}; the next Turn is being dispatched."
     if facts.has_computer and not facts.computer_worker_alive:
-        return "worker_away", f"{queue}; the Computer's host does not answer. It goes on when the host returns."
+        away = f"{queue}; the Computer's host does not answer."
+        if not facts.restorable:
+            return "worker_away", f"{away} It goes on when the host returns: there is no save to restore it from elsewhere."
+        if facts.base_mismatch:
+            return "base_mismatch", f"{away} It was made `from_host()`, and no connected worker has a host of the same base."
+        if facts.residency != "restoring":
+            return "worker_away", f"{away} It is restored from its last save once that host is given up and another one has room."
     if facts.residency == "hibernating":
         return "hibernating", f"{queue}; the Computer is just falling asleep, and is woken as soon as it sleeps."
     if facts.residency in ("starting", "waking", "restoring"):
@@ -86,6 +94,15 @@ def _running(facts: Facts) -> tuple[str, str]:
         return "asking", f"{turn} waits for a person to answer {count}; `helmr question list` shows what is asked."
     behind = f"; {_count(facts.queued, 'Turn')} behind it" if facts.queued else ""
     return "running", f"{turn} has been running for {facts.running_for:.1f} s{behind}."
+
+
+def _gap(hold: Mapping[str, Any]) -> str:
+    gap = hold.get("recovery_gap")
+    if gap is None:
+        return ""
+    first, last = gap["first_turn_sequence"], gap["last_turn_sequence"]
+    which = f"Turn {first}" if first == last else f"Turns {first} to {last}"
+    return f": what {which} did is not in the save that its Computer was restored from"
 
 
 def _count(number: int, noun: str) -> str:

@@ -23,9 +23,9 @@ class Room:
         return self.cpu_used + cpu <= self.cpu + 1e-6 and self.memory_used + memory <= self.memory
 
 
-def choose_worker(rooms: Iterable[Room], cpu: float, memory: int) -> WorkerId | None:
-    """The worker with the most memory left of those where the reservation fits; None when nothing fits."""
-    fitting = [room for room in rooms if room.fits(cpu, memory)]
+def choose_worker(rooms: Iterable[Room], cpu: float, memory: int, *, base: str | None = None) -> WorkerId | None:
+    """The worker with the most memory left of those where the reservation fits; None when nothing fits. With a `base` only hosts of it."""
+    fitting = [room for room in rooms if room.fits(cpu, memory) and base in (None, room.base)]
     if not fitting:
         return None
     return max(fitting, key=lambda room: (room.memory - room.memory_used, room.cpu - room.cpu_used, room.worker)).worker
@@ -33,12 +33,13 @@ def choose_worker(rooms: Iterable[Room], cpu: float, memory: int) -> WorkerId | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What a Computer takes of a worker. `worker` None: it has not been anywhere yet."""
+    """What a Computer takes of a worker. `worker` None: it has not been anywhere yet, or may go anywhere that has its `base`."""
 
     computer: ComputerId
     worker: WorkerId | None
     cpu: float
     memory: int
+    base: str | None = None
 
 
 def plan_room(rooms: Iterable[Room], idle: Sequence[Reservation], waiting: Iterable[Reservation]) -> list[ComputerId]:
@@ -51,7 +52,7 @@ def plan_room(rooms: Iterable[Room], idle: Sequence[Reservation], waiting: Itera
     left = list(idle)
     chosen: list[ComputerId] = []
     for wanted in waiting:
-        here = [room for room in free.values() if wanted.worker in (None, room.worker)]
+        here = [room for room in free.values() if wanted.worker in (None, room.worker) and wanted.base in (None, room.base)]
         worker = choose_worker(here, wanted.cpu, wanted.memory)
         if worker is None:
             giving = _giving(here, left, wanted)

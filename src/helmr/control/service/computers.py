@@ -13,21 +13,29 @@ from helmr.control.service.manifests import Manifests, made_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.processes import Processes
 from helmr.control.service.reply import Reply
+from helmr.control.service.saves import Saves
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.sleeping import Sleeping, require_available
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, deployments, processes
+from helmr.control.store.queries import computers, deployments, processes, saves
 from helmr.protocol import jsontext
 from helmr.protocol.errors import (
     CapacityUnavailable,
     ComputerKeyConflict,
     ComputerNotFound,
     NoCurrentDeployment,
+    SaveUnavailable,
     TemplateNotFound,
 )
-from helmr.protocol.ids import ComputerId, DeploymentId, is_id, new_id
+from helmr.protocol.ids import ComputerId, DeploymentId, SaveId, is_id, new_id
 from helmr.protocol.manifest import TemplateManifest
-from helmr.protocol.shapes import Computer, ComputerPage, ErrorInfo, SessionPage
+from helmr.protocol.saves import Save, SavePage
+from helmr.protocol.shapes import (
+    Computer,
+    ComputerPage,
+    ErrorInfo,
+    SessionPage,
+)
 from helmr.protocol.states import ComputerStatus
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
@@ -41,7 +49,7 @@ _PRESENT: Final = tuple(status for status in _ALL if status != "deleted")
 
 class Computers:
     def __init__(
-        self, core: Core, manifests: Manifests, sessions: Sessions, sleeping: Sleeping, work: Processes, deletions: Deletions
+        self, core: Core, manifests: Manifests, sessions: Sessions, sleeping: Sleeping, work: Processes, deletions: Deletions, taken: Saves
     ) -> None:
         self._core = core
         self._manifests = manifests
@@ -49,6 +57,7 @@ class Computers:
         self._sleeping = sleeping
         self._processes = work
         self._deletions = deletions
+        self._saves = taken
 
     async def create(self, principal: Principal, *, template: str, key: str | None, idempotency_key: str | None) -> Reply:
         """A Computer of a Template of the current Deployment, cold until somebody needs it; it goes only by `delete` [C1], [C9].
@@ -146,6 +155,39 @@ class Computers:
 
         return await self._change(principal, "recover", computer_id, idempotency_key, work)
 
+    async def save(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Reply:
+        """Save its files now; the receipt names the save, which may have been under way [C5].
+
+        Raises `SaveUnavailable`, `ComputerDeleting`, `ComputerNotFound`.
+        """
+        principal.require("computers.write")
+        retry = retry_of(principal, "computers.save", computer_id, idempotency_key, {})
+
+        async def work(connection: Connection, effects: Effects) -> Reply:
+            await _known(connection, principal, computer_id)
+            earlier = await retry.claim(connection)
+            if earlier is not None:
+                return earlier
+            computer = await computers.lock_computer(connection, id=computer_id)
+            require_available(computer)
+            if await self._saves.begin_locked(connection, effects, computer, "request") == "not_now":
+                raise SaveUnavailable()
+            under_way = await saves.taking(connection, computer_id=computer_id)
+            receipt = {"computer_id": computer_id, "save_id": str(under_way["id"])}
+            return await retry.remember(connection, jsontext.dumps(receipt), None)
+
+        return await self._core.write("save_computer", work)
+
+    async def saves(self, principal: Principal, computer_id: str, cursor: str | None, limit: int) -> SavePage:
+        """Its saves, newest first: failed ones and those that newer ones replaced too [C5]."""
+        principal.require("computers.read")
+        before = decode_cursor(cursor) if cursor is not None else None
+        async with self._core.database.connection() as connection:
+            await _known(connection, principal, computer_id)
+            rows = await saves.list_saves(connection, computer_id=computer_id, before=before, count=limit + 1)
+        following = encode_cursor(str(rows[limit - 1]["id"])) if len(rows) > limit else None
+        return SavePage(items=tuple(_save(row) for row in rows[:limit]), next_cursor=following)
+
     async def delete(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Reply:
         """Delete it with all its files. Idempotent; the receipt says `deleting` until nothing of it is left on its host [C9].
 
@@ -163,13 +205,9 @@ class Computers:
         computer_id, residency = str(computer["id"]), computer["residency"]
         await computers.keep_awake(connection, id=computer_id, seconds=KEPT_SECONDS)
         if residency in ("cold", "unavailable", "hibernated"):
-            worker = await self._processes.room(connection, computer)
-            if worker is None:
+            if await self._processes.set_going(connection, effects, computer) != "moving":
                 raise CapacityUnavailable()
-            if residency != "hibernated":
-                await computers.begin_start(connection, id=computer_id, worker_id=worker)
-                effects.computers.add(computer_id)
-        if residency in ("hibernated", "hibernating"):
+        elif residency == "hibernating":
             await self._sleeping.wake(connection, effects, computer_id)
         await self._notify(connection, effects, computer_id)
 
@@ -263,6 +301,24 @@ async def _known(connection: Connection, principal: Principal, computer_id: str)
     return row
 
 
+def _save(row: Any) -> Save:
+    error: Any = UNSET
+    if row["error"] is not None:
+        stored = jsontext.loads(row["error"])
+        error = ErrorInfo(code=stored["code"], message=stored.get("message", UNSET))
+    known = {name: row[name] for name in ("files", "bytes", "new_bytes") if row[name] is not None}
+    return Save(
+        id=SaveId(str(row["id"])),
+        computer_id=ComputerId(str(row["computer_id"])),
+        state=row["state"],
+        cause=row["cause"],
+        started_at=render.time_text(row["started_at"]),
+        completed_at=UNSET if row["completed_at"] is None else render.time_text(row["completed_at"]),
+        error=error,
+        **known,
+    )
+
+
 def _computer(row: Any) -> Computer:
     def at(name: str) -> Any:
         return UNSET if row[name] is None else render.time_text(row[name])
@@ -285,6 +341,8 @@ def _computer(row: Any) -> Computer:
         key=UNSET if row["key"] is None else row["key"],
         slept_at=at("slept_at"),
         delete_after=at("delete_after"),
+        saved_at=at("saved_at"),
+        save_id=UNSET if row["save_id"] is None else SaveId(str(row["save_id"])),
         deleted_at=at("deleted_at"),
         error=error,
     )

@@ -17,7 +17,7 @@ from helmr.control.service.command_losses import lose_commands
 from helmr.control.service.core import Core, Effects
 from helmr.control.service.processes import Processes
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, processes
+from helmr.control.store.queries import computers, processes, saves
 from helmr.protocol import jsontext
 from helmr.protocol.errors import ComputerBusy
 from helmr.protocol.ids import is_id
@@ -42,7 +42,7 @@ class Deletions:
             raise ComputerBusy(open_sessions=busy)
         await computers.begin_delete(connection, id=computer["id"], seconds=DESTROY_SECONDS)
         if computer["worker_id"] is None:
-            await computers.deleted(connection, id=computer["id"])
+            await self._deleted(connection, computer["id"])
             return "deleted"
         effects.computers.add(str(computer["id"]))
         member = await computers.some_member(connection, computer_id=computer["id"])
@@ -58,13 +58,23 @@ class Deletions:
             if computer is None or computer["status"] == "available" or fence > computer["fence"]:
                 return []
             if computer["status"] == "deleting":
-                await computers.deleted(connection, id=computer_id)
+                await self._deleted(connection, computer_id)
             error = {"code": "computer_deleting", "message": "The Computer was deleted."}
             await lose_commands(connection, effects, computer_id, error, waiting=True)
             return await processes.alive_on(connection, computer_id=computer_id)
 
         for row in await self._core.write("computer_deleted", work):
             await self._processes.ended(str(row["id"]), row["channel"], "process_lost")
+
+    async def _deleted(self, connection: Connection, computer_id: Any) -> None:
+        """Nothing of it is left on any host; its saves can't be opened from now on, and are collected."""
+        await computers.deleted(connection, id=computer_id)
+        under_way = await saves.taking(connection, computer_id=computer_id)
+        if under_way is not None:
+            error = {"code": "save_outdated", "message": "The Computer is deleted."}
+            await saves.fail_save(connection, id=under_way["id"], error=jsontext.dumps(error))
+        await saves.forget_key(connection, owner_id=computer_id)
+        await saves.collect_soon(connection, id=computer_id)
 
     async def failed(self, computer_id: str, fence: int, error: dict[str, Any]) -> bool:
         """A worker could not destroy it: it is told again later, and people see why. False for a Computer that isn't being deleted."""
@@ -86,8 +96,8 @@ class Deletions:
     async def leftover(self, computer_id: str, fence: Any) -> int | None:
         """The fence under which a worker may destroy what it has of a Computer that is none of its own; None: it must not.
 
-        It may only what this database knows as deleted, and never what lived on under a later fence than this database saw: then this is an
-        older copy of the database that knows of that (I11).
+        It may only what this database knows as deleted, or as restored elsewhere [C5], and never what lived on under a later fence than
+        this database saw: then this is an older copy of the database that knows of that (I11).
         """
         row = None
         if is_id(computer_id):
@@ -95,10 +105,10 @@ class Deletions:
                 row = await computers.computer_row(connection, id=computer_id)
         if row is None:
             log.warning("a worker has a Computer that this database does not know; its files stay", computer=computer_id)
-        elif row["status"] == "deleted":
+        elif row["status"] == "deleted" or _lives_elsewhere(row, fence):
             if isinstance(fence, int) and fence <= row["fence"]:
                 return int(row["fence"])
-            log.warning("a worker has a deleted Computer under a later fence; its files stay", computer=computer_id, fence=fence)
+            log.warning("a worker has a Computer under a later fence than it should; its files stay", computer=computer_id, fence=fence)
         return None
 
     async def expire(self, count: int) -> bool:
@@ -117,3 +127,8 @@ class Deletions:
                 await self.begin(connection, effects, computer)
 
         await self._core.write("expire_computer", work)
+
+
+def _lives_elsewhere(row: Any, fence: Any) -> bool:
+    """Whether what a worker has of the Computer is of before it was restored: its files are others since, and another's [C5]."""
+    return row["restored_fence"] is not None and isinstance(fence, int) and fence < row["restored_fence"]

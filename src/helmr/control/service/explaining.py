@@ -9,6 +9,7 @@ from helmr.control.service.authority import session_of
 from helmr.control.service.core import Core
 from helmr.control.service.manifests import Manifests, template_of
 from helmr.control.service.principals import Principal
+from helmr.control.service.processes import base_of
 from helmr.control.service.sessions import row_id
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, identity, questions, sessions, turns
@@ -34,7 +35,7 @@ class Explanations:
                 "queued": row["next_turn"] - 1 - row["claimed_turn"],
                 "process": row["process"],
                 "attempt": row["attempt"],
-                "holds": [{"id": str(hold["id"]), "kind": hold["kind"], "session_id": str(hold["session_id"])} for hold in in_force],
+                "holds": [_hold(hold) for hold in in_force],
                 "workers_alive": await computers.workers_alive(connection),
                 "unclosed_children": below[0]["unclosed"] if below else 0,
             }
@@ -70,7 +71,16 @@ class Explanations:
             "wants_memory": computer["memory"],
             "computer_worker_alive": computer["worker_id"] is None or (worker is not None and worker["alive"]),
         }
+        facts["restorable"] = computer["save_id"] is not None
+        base = base_of(computer)
+        if base is not None and not facts["computer_worker_alive"]:
+            facts["base_mismatch"] = all(room["base"] != base for room in await computers.rooms(connection, soon=False))
         if computer["error"] is not None:
             error = jsontext.loads(computer["error"])
             facts["computer_error"] = error.get("message") or error["code"]
         return facts
+
+
+def _hold(row: Any) -> dict[str, Any]:
+    told = {"id": str(row["id"]), "kind": row["kind"], "session_id": str(row["session_id"])}
+    return told if row["recovery_gap"] is None else told | {"recovery_gap": jsontext.loads(row["recovery_gap"])}

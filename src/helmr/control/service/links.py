@@ -18,6 +18,7 @@ from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.guests import Seat
 from helmr.control.service.processes import Processes
 from helmr.control.service.reconciling import Reconciling
+from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import commands, computers, processes
@@ -28,6 +29,7 @@ from helmr.protocol.link import PROTOCOL, Link, control
 
 _WAYS: Final = {
     "starting": "computer.start",
+    "restoring": "computer.start",
     "hibernating": "computer.sleep",
     "hibernated": "computer.sleep",
     "waking": "computer.wake",
@@ -52,6 +54,7 @@ class Links:
         work: Processes,
         sleeping: Sleeping,
         deletions: Deletions,
+        saving: SaveOrders,
         *,
         plane_id: str,
         on_log: LogLine | None = None,
@@ -60,6 +63,7 @@ class Links:
         self._processes = work
         self._sleeping = sleeping
         self._deletions = deletions
+        self._saving = saving
         self._plane_id = plane_id
         self._on_log = on_log
         self.dispatcher = dispatcher
@@ -96,7 +100,8 @@ class Links:
         if row is not None and row["worker_id"] is not None:
             end = self._ends.get(str(row["worker_id"]))
             if end is not None:
-                self.tell(end, row)
+                await self.tell(end, row)
+                await self._saving.tell(end, computer_id)
 
     async def rest(self) -> None:
         """Stop the running Computers here whose Sessions are all closed and gone: they hold capacity for nobody. Their files stay [C10]."""
@@ -119,6 +124,8 @@ class Links:
             await self._state(end, said)
         elif kind == "computer.attached":
             await self._attached(end, said)
+        elif kind == "computer.saved":
+            await self._saving.saved(end, said)
         elif kind == "session.started":
             seat = end.seat_of(said["computer"])
             if seat is not None:
@@ -189,6 +196,8 @@ class Links:
         if known is None:
             end.link.close("another control plane holds this worker now")
             return
+        if draining:
+            await self._saving.drain(end)
         leased = [seat.computer_id for seat in end.seats.values()] + list(end.asleep)
         end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased))
 
@@ -329,7 +338,7 @@ class Links:
         for row in queued:
             self.dispatcher.place_command(str(row["id"]))
 
-    def tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None:
+    async def tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None:
         """Tell the worker where the row says that the Computer should go, unless that or something later was told on this link."""
         computer_id = str(row["id"])
         kind = "computer.wake" if wake else "computer.destroy" if row["status"] == "deleting" else _WAYS.get(row["residency"])
@@ -339,6 +348,12 @@ class Links:
         members: dict[str, Any] = {}
         if kind == "computer.start":
             members = {"environment": str(row["environment_id"]), "template": jsontext.loads(row["template"])}
+            if row["residency"] == "restoring":
+                try:
+                    members["restore"] = await self._saving.restore_of(row)
+                except BaseException:
+                    del end.told[computer_id]
+                    raise
         elif kind == "computer.sleep":
             seat = end.seat_of(computer_id)
             if seat is not None:
@@ -354,11 +369,12 @@ class Links:
         async with self._core.database.connection() as connection:
             rows = await computers.computers_of(connection, worker_id=worker_id)
         for row in rows:
-            if row["residency"] in ("starting", "hibernating", "waking") or row["status"] == "deleting":
-                self.tell(end, row)
+            if row["residency"] in ("starting", "restoring", "hibernating", "waking") or row["status"] == "deleting":
+                await self.tell(end, row)
             elif row["residency"] == "running" and str(row["id"]) in end.unattached and end.seat_of(str(row["id"])) is None:
                 end.unattached.discard(str(row["id"]))
                 await self.attach(end, str(row["id"]), row["fence"])
+        await self._saving.tell(end)
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)
             await self.dispatcher.commands.look(seat)

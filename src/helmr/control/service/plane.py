@@ -22,19 +22,25 @@ from helmr.control.service.events import Events
 from helmr.control.service.explaining import Explanations
 from helmr.control.service.health import Health
 from helmr.control.service.hub import Hub
+from helmr.control.service.keyring import Keyring
 from helmr.control.service.links import Links, LogLine
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principals
 from helmr.control.service.processes import Processes
 from helmr.control.service.questions import Questions
 from helmr.control.service.reads import Reads
+from helmr.control.service.restoring import Restoring
 from helmr.control.service.retention import Retention
+from helmr.control.service.save_objects import SaveObjects
+from helmr.control.service.save_orders import SaveOrders
+from helmr.control.service.saves import SAVE_AFTER_SECONDS, Saves
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.turns import Turns
 from helmr.control.store.flush import PostgresFlush
 from helmr.control.store.pool import Database
 from helmr.control.store.queries import identity
+from helmr.objects import ObjectStore
 from helmr.objects.store import BlobStore
 from helmr.protocol.ids import new_id
 
@@ -45,6 +51,11 @@ log = structlog.get_logger("helmr.plane")
 class PlaneConfig:
     worker_token: str | None = None
     """The credential that workers present on a link over the network; None refuses them all."""
+    keyring: Keyring | None = None
+    """The master keys; without them no saves are taken."""
+    objects: ObjectStore | None = None
+    """Where saves lie; without it none are taken."""
+    save_after_seconds: float = SAVE_AFTER_SECONDS
 
 
 class ControlPlane:
@@ -53,6 +64,7 @@ class ControlPlane:
     def __init__(self, database: Database, blobs: BlobStore, config: PlaneConfig | None = None, *, on_log: LogLine | None = None) -> None:
         config = config or PlaneConfig()
         self.id = new_id()
+        self._keyring = config.keyring
         self.database = database
         self._others = False
         self._started_at: float | None = None
@@ -71,12 +83,17 @@ class ControlPlane:
         self.events = Events(core)
         self.retention = Retention(core)
         self.agents = Agents(core, manifests)
-        self.sleeping = Sleeping(core, manifests)
-        self.processes = Processes(core, manifests, self.sleeping)
+        keyring = config.keyring if config.objects is not None else None
+        self.saves = Saves(core, keyring, after_seconds=config.save_after_seconds)
+        self.save_objects = SaveObjects(core, config.objects)
+        restoring = Restoring(core, self.saves)
+        self.sleeping = Sleeping(core, manifests, self.saves)
+        self.processes = Processes(core, manifests, self.sleeping, restoring)
         self.deletions = Deletions(core, self.processes)
-        self.computers = Computers(core, manifests, self.sessions, self.sleeping, self.processes, self.deletions)
+        self.computers = Computers(core, manifests, self.sessions, self.sleeping, self.processes, self.deletions, self.saves)
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping)
-        self.links = Links(core, self.dispatcher, self.processes, self.sleeping, self.deletions, plane_id=self.id, on_log=on_log)
+        orders = SaveOrders(core, self.saves, restoring)
+        self.links = Links(core, self.dispatcher, self.processes, self.sleeping, self.deletions, orders, plane_id=self.id, on_log=on_log)
         self.builds = Builds(core, self.links)
         self.commands = Commands(core)
         self.deployments = Deployments(core, manifests, blobs, self.builds)
@@ -84,6 +101,9 @@ class ControlPlane:
         self.health = Health(database)
 
     async def start(self) -> None:
+        """Raises `MasterKeyMismatch` when the database's other control planes have another master key."""
+        if self._keyring is not None:
+            await self.database.run(self._keyring.prove)
         await self.beat()
         await self._batcher.start()
         self._started_at = time.monotonic()

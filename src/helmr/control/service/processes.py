@@ -5,7 +5,8 @@ none --place--> starting --init.done--> ready --exit--> none        (drawn in do
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Collection
+from typing import Any, Final, Literal
 
 from helmr.control.domain.placement import Room, choose_worker
 from helmr.control.domain.processes import End, after_end
@@ -14,23 +15,27 @@ from helmr.control.service import render, stops
 from helmr.control.service.command_losses import lose_commands
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, made_of, template_of
+from helmr.control.service.restoring import SYSTEM, Restoring
 from helmr.control.service.sleeping import ASLEEP, Sleeping
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, identity, processes, sessions
+from helmr.control.store.queries import computers, identity, processes, saves, sessions
 from helmr.protocol import jsontext
 from helmr.protocol.ids import new_id
 from helmr.protocol.limits import CLEANUP_SECONDS
 from helmr.protocol.wire import to_wire
 
 Placed = Literal["nothing", "waiting", "full", "moving", "process"]
-SYSTEM = {"kind": "system", "id": "helmr"}
+_ON_ITS_HOST: Final = ("starting", "running", "hibernating", "waking")
+"""Where a Computer is something that its host's end loses."""
+_LOST: Final = {"code": "worker_lost", "message": "The Computer's host does not answer."}
 
 
 class Processes:
-    def __init__(self, core: Core, manifests: Manifests, sleeping: Sleeping) -> None:
+    def __init__(self, core: Core, manifests: Manifests, sleeping: Sleeping, restoring: Restoring) -> None:
         self._core = core
         self._manifests = manifests
         self._sleeping = sleeping
+        self._restoring = restoring
 
     async def place(self, session_id: str) -> tuple[Placed, str | None]:
         """Give a Session that has runnable work a Computer that is awake, and on it a process. Idempotent.
@@ -75,18 +80,30 @@ class Processes:
         return "process"
 
     async def set_going(self, connection: Connection, effects: Effects, computer: Any) -> Literal["waiting", "full", "moving"]:
-        """Within a transaction that holds the Computer's lock: start or wake it, if it stands still and there is room for it."""
-        if computer["residency"] not in ("cold", "unavailable", "hibernated"):
+        """Within a transaction that holds the Computer's lock: have it run if it stands still and there is room for it: on its host, or, if
+        it is lost with that and there is a save, elsewhere [C5], [C10]. What ran on a lost one must all be told before it is restored."""
+        residency = computer["residency"]
+        if residency not in ("cold", "unavailable", "hibernated"):
             return "waiting"
-        worker = await self.room(connection, computer)
+        restorable = residency == "unavailable" and computer["save_id"] is not None and not await self._host_answers(connection, computer)
+        if restorable and await processes.alive_on(connection, computer_id=computer["id"]):
+            return "waiting"
+        worker = await self.room(connection, computer, elsewhere=restorable)
         if worker is None:
             return "full"
-        if computer["residency"] == "hibernated":
+        if residency == "hibernated":
             await self._sleeping.wake(connection, effects, str(computer["id"]))
+        elif restorable:
+            await self._restoring.begin(connection, effects, computer, worker, save_id=computer["save_id"])
         else:
             await computers.begin_start(connection, id=computer["id"], worker_id=worker)
             effects.computers.add(str(computer["id"]))
         return "moving"
+
+    @staticmethod
+    async def _host_answers(connection: Connection, computer: Any) -> bool:
+        worker = await computers.worker_row(connection, id=computer["worker_id"])
+        return worker is not None and worker["alive"]
 
     async def _wake_to_end(self, connection: Connection, effects: Effects, session: Any) -> tuple[Placed, str | None]:
         """A process that is to end can't while its Computer sleeps; it is woken for that whatever room there is."""
@@ -183,6 +200,10 @@ class Processes:
 
     async def computer_running(self, computer_id: str, fence: int) -> bool:
         """The worker says that the Computer runs. False when it speaks of an older placement."""
+        async with self._core.database.connection() as connection:
+            known = await computers.computer_row(connection, id=computer_id)
+        if known is not None and known["residency"] == "restoring":
+            return await self._restoring.ran(computer_id, fence)
 
         async def work(connection: Connection, effects: Effects) -> bool:
             computer = await computers.lock_computer(connection, id=computer_id)
@@ -202,8 +223,13 @@ class Processes:
             if computer is None or computer["fence"] != fence:
                 return []
             end: End = "memory_lost" if computer["residency"] in ASLEEP else "process_lost"
+            if computer["residency"] == "restoring":
+                await self._restoring.give_back(connection, computer, error or _LOST)
+                return []
             await computers.set_residency(connection, id=computer_id, residency=residency, error=jsontext.dumps(error) if error else None)
             await lose_commands(connection, effects, computer_id, error)
+            if await saves.is_unsaved(connection, id=computer_id):
+                await saves.save_at_rest(connection, id=computer_id)
             alive = await processes.alive_on(connection, computer_id=computer_id)
             return [(str(row["id"]), row["channel"], end) for row in alive]
 
@@ -215,13 +241,13 @@ class Processes:
 
         async def work(connection: Connection, effects: Effects) -> str | None:
             computer = await computers.lock_computer(connection, id=computer_id)
-            if computer is None or computer["fence"] != fence or computer["residency"] not in ("starting", "waking"):
+            if computer is None or computer["fence"] != fence or computer["residency"] not in ("starting", "waking", "restoring"):
                 return None
             await computers.raise_fence(connection, id=computer_id)
             return str(computer["residency"])
 
         residency = await self._core.write("computer_overdue", work)
-        if residency == "starting":
+        if residency in ("starting", "restoring"):
             await self.computer_failed(computer_id, fence + 1, error)
         elif residency == "waking":
             await self.computer_lost(computer_id, fence + 1, "cold", error)
@@ -236,6 +262,8 @@ class Processes:
             if await computers.in_use(connection, computer_id=computer_id):
                 return False
             await computers.set_residency(connection, id=computer_id, residency="cold", error=None)
+            if await saves.is_unsaved(connection, id=computer_id):
+                await saves.save_at_rest(connection, id=computer_id)
             return True
 
         return await self._core.write("computer_rests", work)
@@ -245,9 +273,12 @@ class Processes:
 
         async def work(connection: Connection, effects: Effects) -> list[Any]:
             computer = await computers.lock_computer(connection, id=computer_id)
-            if computer is None or computer["fence"] != fence or computer["residency"] != "starting":
+            if computer is None or computer["fence"] != fence or computer["residency"] not in ("starting", "restoring"):
                 return []
-            await computers.set_residency(connection, id=computer_id, residency="cold", error=jsontext.dumps(error))
+            if computer["residency"] == "restoring":
+                await self._restoring.give_back(connection, computer, error)
+            else:
+                await computers.set_residency(connection, id=computer_id, residency="cold", error=jsontext.dumps(error))
             await lose_commands(connection, effects, computer_id, error, waiting=True)
             return await processes.wanting_on(connection, computer_id=computer_id)
 
@@ -271,23 +302,27 @@ class Processes:
 
         await self._core.write("start_failed", work)
 
-    async def worker_lost(self, worker_id: str) -> None:
+    async def worker_lost(self, worker_id: str, wanted: Collection[str] = ()) -> None:
         """A worker was silent for its lease and the grace, or there is none of that id any more: what ran there is lost; its Computers wait
-        for their host [I8]."""
+        for their host, or are restored elsewhere when somebody wants them [I8]. What rests there stays as it is, but for the `wanted`."""
 
         async def work(connection: Connection, effects: Effects) -> list[tuple[str, int]]:
             worker = await computers.lock_worker(connection, id=worker_id)
             if worker is not None and worker["alive"]:
                 return []
             lost: list[tuple[str, int]] = []
-            for computer in await computers.computers_of(connection, worker_id=worker_id):
-                if computer["residency"] not in ("starting", "running", "hibernating", "waking"):
+            for row in await computers.computers_of(connection, worker_id=worker_id):
+                computer = await computers.lock_computer(connection, id=row["id"])
+                if str(computer["worker_id"]) != worker_id:
                     continue
-                error = render.error("worker_lost", "The Computer's host does not answer.")
+                if computer["residency"] == "restoring":
+                    await self._restoring.give_back(connection, computer, _LOST)
+                    continue
+                if computer["residency"] not in (*(("hibernated", "cold") if str(computer["id"]) in wanted else ()), *_ON_ITS_HOST):
+                    continue
                 await computers.raise_fence(connection, id=computer["id"])
-                await computers.set_residency(connection, id=computer["id"], residency="unavailable", error=error)
-                lost_with = {"code": "worker_lost", "message": "The Computer's host does not answer."}
-                await lose_commands(connection, effects, str(computer["id"]), lost_with)
+                await computers.set_residency(connection, id=computer["id"], residency="unavailable", error=jsontext.dumps(_LOST))
+                await lose_commands(connection, effects, str(computer["id"]), _LOST)
                 alive = await processes.alive_on(connection, computer_id=computer["id"])
                 lost += [(str(row["id"]), row["channel"]) for row in alive]
             return lost
@@ -316,8 +351,9 @@ class Processes:
         await record(connection, effects, str(session["id"]), [(None, "computer.assigned", render.data(computer_id=computer_id))])
         return await computers.lock_computer(connection, id=computer_id)
 
-    async def room(self, connection: Connection, computer: Any) -> Any:
-        """The worker that takes it: its own host when it has been somewhere, else the one with the most room [C10]."""
+    async def room(self, connection: Connection, computer: Any, *, elsewhere: bool = False) -> Any:
+        """The worker that takes it: its own host when it has been somewhere, else the one with the most room [C10]. With `elsewhere` any
+        host but its own; one made `from_host()` needs a host of the same base."""
         await computers.lock_placement(connection)
         rows = await computers.rooms(connection, soon=False)
         rooms = [
@@ -332,8 +368,8 @@ class Processes:
             for row in rows
         ]
         if computer["worker_id"] is not None:
-            rooms = [room for room in rooms if room.worker == computer["worker_id"]]
-        return choose_worker(rooms, computer["cpu"], computer["memory"])
+            rooms = [room for room in rooms if (room.worker == computer["worker_id"]) is not elsewhere]
+        return choose_worker(rooms, computer["cpu"], computer["memory"], base=base_of(computer))
 
     async def _unwanted(self, connection: Connection, session: Any) -> tuple[Placed, str | None]:
         if session is not None and session["wanting"]:
@@ -346,6 +382,11 @@ class Processes:
         await stops.place_hold(connection, effects, session_id, "process_failed", change.holds, SYSTEM)
         for blocked in change.cancel_queued:
             await stops.cancel_queued(connection, effects, blocked)
+
+
+def base_of(computer: Any) -> str | None:
+    """The base that its host must have: None for one that was not made `from_host()`, or that was nowhere yet [A7]."""
+    return computer["base"] if jsontext.loads(computer["template"])["image"]["base"] == "host" else None
 
 
 def cleanup_left(stop_at: Any, now: Any) -> float:

@@ -16,7 +16,7 @@ from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import computers
 from helmr.protocol.link import control
 
-_PRESENT: Final = ("starting", "running", *ASLEEP)
+_PRESENT: Final = ("starting", "restoring", "running", *ASLEEP)
 """Where a Computer may be while a worker has processes of it."""
 
 
@@ -25,7 +25,7 @@ class Desk(Protocol):
 
     async def attach(self, end: WorkerEnd, computer_id: str, fence: int) -> None: ...
     async def place_on(self, computer_id: str) -> None: ...
-    def tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None: ...
+    async def tell(self, end: WorkerEnd, row: Any, *, wake: bool = False) -> None: ...
 
 
 class Reconciling:
@@ -57,7 +57,7 @@ class Reconciling:
         for computer_id, row in rows.items():
             if row["status"] == "deleting":
                 # Whatever it has of it: a worker says what it has destroyed once, and that may be lost.
-                self._desk.tell(end, row)
+                await self._desk.tell(end, row)
                 continue
             entry = held.get(computer_id)
             there = entry is not None and entry.get("state") in ("running", "asleep") and entry["fence"] == row["fence"]
@@ -67,18 +67,18 @@ class Reconciling:
                 await self._processes.computer_lost(computer_id, row["fence"], "cold", error)
             elif row["residency"] == "unavailable":
                 await self._processes.computer_lost(computer_id, row["fence"], "cold", None)
-            elif row["residency"] == "starting" and not running:
-                self._desk.tell(end, row)
+            elif row["residency"] in ("starting", "restoring") and not running:
+                await self._desk.tell(end, row)
             await self._desk.place_on(computer_id)
 
     async def _runs(self, end: WorkerEnd, computer_id: str, row: Any) -> None:
         """A worker that says hello has this Computer running."""
-        if row["residency"] == "starting":
+        if row["residency"] in ("starting", "restoring"):
             await self._processes.computer_running(computer_id, row["fence"])
         elif row["residency"] == "waking":
             await self._sleeping.woke(computer_id, row["fence"], row["rung"] or "", 0.0)
         elif row["residency"] in ("hibernating", "hibernated"):
-            self._desk.tell(end, row)
+            await self._desk.tell(end, row)
             return
         await self._desk.attach(end, computer_id, row["fence"])
 
@@ -89,4 +89,4 @@ class Reconciling:
         if row["residency"] == "hibernating":
             await self._sleeping.slept(computer_id, row["fence"], row["rung"] or "freeze", 0.0)
         elif row["residency"] != "hibernated":
-            self._desk.tell(end, row, wake=row["residency"] != "starting")
+            await self._desk.tell(end, row, wake=row["residency"] not in ("starting", "restoring"))

@@ -14,8 +14,9 @@ from helmr.control.domain.placement import Reservation, Room, plan_room
 from helmr.control.service import render
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, agent_of
+from helmr.control.service.saves import Saves
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import commands, computers, sessions
+from helmr.control.store.queries import commands, computers, saves, sessions
 from helmr.protocol.errors import ComputerBusy, ComputerDeleting, ComputerNotFound
 from helmr.protocol.ids import ComputerId, WorkerId
 
@@ -25,9 +26,10 @@ CANDIDATES: Final = 500
 
 
 class Sleeping:
-    def __init__(self, core: Core, manifests: Manifests) -> None:
+    def __init__(self, core: Core, manifests: Manifests, taken: Saves) -> None:
         self._core = core
         self._manifests = manifests
+        self._saves = taken
 
     async def begin(self, computer_id: str) -> bool:
         """Send a running Computer to sleep on which nobody works or is about to. False when somebody does, or it isn't running."""
@@ -78,6 +80,8 @@ class Sleeping:
                 await computers.slept(connection, id=computer_id, rung=rung)
                 data = render.data(computer_id=computer_id, rung=rung, seconds=round(seconds, 3), kept=["memory", "files"])
                 await _tell(connection, effects, members, "computer.hibernated", data)
+                if await saves.is_unsaved(connection, id=computer_id):
+                    await saves.save_at_rest(connection, id=computer_id)
             if computer["residency"] != "waking":
                 effects.places.update(str(row["id"]) for row in members if wants_awake(row))
             return True
@@ -122,7 +126,7 @@ class Sleeping:
                 for row in await computers.rooms(connection, soon=True)
             ]
             idle = [_reservation(row) for row in await computers.idle_computers(connection, count=CANDIDATES)]
-            waiting = [_reservation(row) for row in await computers.waiting_for_room(connection)]
+            waiting = [_reservation(row, row["base"]) for row in await computers.waiting_for_room(connection)]
         chosen = plan_room(rooms, idle, waiting)
         return sum([await self.begin(computer_id) for computer_id in chosen])
 
@@ -132,13 +136,15 @@ class Sleeping:
         async with self._core.database.connection() as connection:
             rows = await computers.idle_computers(connection, count=CANDIDATES)
             now = await sessions.now(connection)
-            due: list[str] = []
+            due: list[tuple[str, int]] = []
             for row in rows:
                 members = await computers.members(connection, computer_id=row["id"])
                 if members and await self._all_due(connection, members, row["woken_at"], now):
-                    due.append(str(row["id"]))
-        for computer_id in due:
-            begun += await self.begin(computer_id)
+                    due.append((str(row["id"]), row["save_failures"]))
+        for computer_id, failures in due:
+            # What isn't saved is saved first; one whose saves fail sleeps all the same [C5].
+            if failures or await self._saves.begin(computer_id, "hibernate", unsaved=True) == "not_now":
+                begun += await self.begin(computer_id)
         return begun
 
     async def turn_around(self, computer_id: str) -> None:
@@ -185,9 +191,9 @@ def wants_awake(row: Any) -> bool:
     return row["process"] == "ending" or (row["status"] != "closed" and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"])
 
 
-def _reservation(row: Any) -> Reservation:
+def _reservation(row: Any, base: str | None = None) -> Reservation:
     worker = None if row["worker_id"] is None else WorkerId(str(row["worker_id"]))
-    return Reservation(computer=ComputerId(str(row["id"])), worker=worker, cpu=row["cpu"], memory=row["memory"])
+    return Reservation(computer=ComputerId(str(row["id"])), worker=worker, cpu=row["cpu"], memory=row["memory"], base=base)
 
 
 async def _tell(connection: Connection, effects: Effects, members: Any, kind: str, data: bytes) -> None:

@@ -136,12 +136,20 @@ async def place_hold(
     by: dict[str, str],
     *,
     hold_id: str | None = None,
+    gap: dict[str, Any] | None = None,
 ) -> HoldId:
-    """A new hold on one Session, which applies to `reach`."""
+    """A new hold on one Session, which applies to `reach`. `gap`: which Turns a `recovery_gap` lost."""
     hold_id = HoldId(hold_id or new_id())
-    await holds.insert_hold(connection, id=hold_id, session_id=session_id, kind=kind, placed_by=render.data(**by), recovery_gap=None)
+    await holds.insert_hold(
+        connection,
+        id=hold_id,
+        session_id=session_id,
+        kind=kind,
+        placed_by=render.data(**by),
+        recovery_gap=None if gap is None else render.data(**gap),
+    )
     await sessions.add_hold_count(connection, ids=list(reach), change=1)
-    await record(connection, effects, str(session_id), [(None, "session.held", render.data(hold_id=hold_id, kind=kind))])
+    await record(connection, effects, str(session_id), [(None, "session.held", render.data(hold_id=hold_id, kind=kind, recovery_gap=gap))])
     for other in reach:
         if other != session_id:
             await record(connection, effects, str(other), [(None, "session.held", render.data(kind=kind, inherited=True))])

@@ -48,6 +48,8 @@ class WorkerEnd:
         """Its Computers that run and could not be attached: each is tried again, and leased by that, so that it goes on (I6, I8)."""
         self.asleep: set[str] = set()
         """Its Computers that sleep: leased like those that run, so that they can wake at once."""
+        self.saves: set[str] = set()
+        """The saves that it was told to take."""
         self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         """Who waits for what an image build says."""
         self.closed = False

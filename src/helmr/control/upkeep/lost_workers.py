@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from helmr.control.service.plane import ControlPlane
-from helmr.control.store.queries import computers, processes
+from helmr.control.store.queries import computers, processes, saves
 from helmr.protocol.limits import LEASE_SECONDS, WORKER_LOST_SECONDS
 
 BATCH: Final = 200
@@ -35,8 +35,10 @@ class LostWorkers:
         async with self._plane.database.connection() as connection:
             rows = await computers.workers_lost(connection, seconds=WORKER_LOST_SECONDS, count=BATCH)
             missing = await computers.workers_missing(connection, count=BATCH)
-        for worker_id in [str(row["id"]) for row in rows] + self._missing_too_long([str(row["id"]) for row in missing]):
-            await self._plane.processes.worker_lost(worker_id)
+            wanted = await saves.wanted_of_the_lost(connection, seconds=WORKER_LOST_SECONDS, count=BATCH)
+        lost = [str(row["id"]) for row in rows] + self._missing_too_long([str(row["id"]) for row in missing])
+        for worker_id in dict.fromkeys([*lost, *(str(row["worker_id"]) for row in wanted)]):
+            await self._plane.processes.worker_lost(worker_id, {str(row["id"]) for row in wanted})
         return False
 
     def _missing_too_long(self, missing: list[str]) -> list[str]:

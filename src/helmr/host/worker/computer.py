@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from helmr.host.worker.attachment import Attachment
@@ -17,6 +17,7 @@ from helmr.host.worker.failure import DRAINING, Failure, answered
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.images import Images
 from helmr.host.worker.ports import HostdRefused
+from helmr.host.worker.saves import Saves
 from helmr.host.worker.scopes import Scopes
 from helmr.host.worker.uplink import Uplink
 from helmr.protocol import jsontext
@@ -36,6 +37,8 @@ class Host(Protocol):
     def bundles(self) -> Bundles: ...
     @property
     def images(self) -> Images: ...
+    @property
+    def saves(self) -> Saves: ...
     @property
     def draining(self) -> bool: ...
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
@@ -210,6 +213,9 @@ class Computer:
         async with self.turn:
             self.state = "starting"
             layers = await self._host.images.ensure(self.environment, template.image)
+            restore = message.get("restore")
+            if restore is not None:
+                await self._restore(message["fence"], template, layers, restore)
             reply = await self._host.gate.start(self.id, message["fence"], self.environment, template, layers)
             self.fence = message["fence"]
             self.remember(template, reply.get("paths"))
@@ -217,6 +223,20 @@ class Computer:
                 raise HostdRefused("computer_exited", "The Computer ended as soon as it was started.")
             self.state = "running"
             self.tell("computer.state", fence=self.fence, state="running")
+
+    async def _restore(self, fence: Any, template: TemplateManifest, layers: Sequence[str], restore: Mapping[str, Any]) -> None:
+        """Make its files again from a save [C5]. What lies here of it is of before that, or of an attempt at the same."""
+        async with self._host.saves.fetched(self.id, restore) as spool:
+            await self._host.gate.restore(
+                self.id,
+                fence,
+                self.environment,
+                template,
+                layers,
+                spool=spool,
+                manifest=str(restore["manifest"]),
+                keys=restore["keys"],
+            )
 
     def _is_gone(self) -> bool:
         return self.state == "gone"

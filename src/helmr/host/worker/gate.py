@@ -98,6 +98,35 @@ class HostdGate:
     async def wake(self, computer: str, fence: Any) -> Mapping[str, Any]:
         return await self._call("computer.wake", computer=computer, fence=fence)
 
+    async def save(self, computer: str, fence: Any, spool: Path, keys: Mapping[str, str], previous: str | None) -> Mapping[str, Any]:
+        """Have a Computer's files saved into `spool`: new `packs`, the `manifest`, and all the packs that this `needs` [C5]."""
+        return await self._call("computer.save", computer=computer, fence=fence, spool=str(spool), keys=keys, previous=previous)
+
+    async def restore(
+        self,
+        computer: str,
+        fence: Any,
+        environment: str,
+        template: TemplateManifest,
+        layers: Sequence[str],
+        *,
+        spool: Path,
+        manifest: str,
+        keys: Mapping[str, str],
+    ) -> Mapping[str, Any]:
+        """Make a Computer that doesn't run, with the files of the save in `spool`."""
+        return await self._call(
+            "computer.restore",
+            computer=computer,
+            fence=fence,
+            environment=environment,
+            template=to_wire(template),
+            layers=list(layers),
+            spool=str(spool),
+            manifest=manifest,
+            keys=keys,
+        )
+
     async def create_scope(self, computer: str, channel: int) -> None:
         await self._call("scope.create", computer=computer, channel=channel)
 

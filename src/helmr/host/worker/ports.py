@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from helmr.host.hostd.client import HostdRefused, Notify
 from helmr.protocol.link import Link, LinkEnd
 
-__all__ = ["BlobSource", "Hostd", "HostdConnect", "HostdRefused", "LinkFactory", "LinkUnavailable", "Notify", "WorkerEnd"]
+__all__ = ["BlobSource", "Hostd", "HostdConnect", "HostdRefused", "LinkFactory", "LinkUnavailable", "Notify", "SaveStore", "WorkerEnd"]
 
 
 class Hostd(Protocol):
@@ -44,6 +44,22 @@ class BlobSource(Protocol):
 
         Raises `BlobNotFound` when that Environment has no such blob, `ConnectionFailed` when it could not be had now.
         """
+        ...
+
+
+class SaveStore(Protocol):
+    """Where a worker's Computers are saved: the control plane's object store, as far as this worker may use it.
+
+    Objects are named by the BLAKE3 of their bytes. Both raise `ConnectionFailed` when it can't be done now, `Forbidden` when the Computer
+    is not, or no longer, this worker's to save or to restore.
+    """
+
+    async def put(self, computer: str, name: str, file: Path) -> None:
+        """Store the local file; durable on return."""
+        ...
+
+    async def fetch(self, computer: str, name: str, target: Path) -> None:
+        """Make the local file `target` of an object. Raises `ObjectNotFound`."""
         ...
 
 

@@ -20,6 +20,7 @@ from helmr.host.worker.blobs import HttpBlobs
 from helmr.host.worker.config import WorkerConfig
 from helmr.host.worker.hostd_process import DriverName, HostdProcess
 from helmr.host.worker.link_websocket import WebSocketLinks
+from helmr.host.worker.save_store import HttpSaveStore
 from helmr.host.worker.worker import Worker
 from helmr.protocol.errors import ConfigurationMissing
 
@@ -62,7 +63,8 @@ async def run_worker(config: WorkerProcessConfig) -> None:
     async with aiohttp.ClientSession() as session:
         links = WebSocketLinks(session, url, credential)
         blobs = HttpBlobs(session, url, credential, settings.cache / "blobs")
-        worker = Worker(settings, hostd=hostd.connect, links=links.connect, blobs=blobs)
+        saves = HttpSaveStore(session, url, credential, lambda: worker.id)
+        worker = Worker(settings, hostd=hostd.connect, links=links.connect, blobs=blobs, saves=saves)
         await worker.start()
         gc.collect()
         gc.freeze()  # What is there by now stays: the collector need not look at it again and again.

@@ -20,7 +20,8 @@ from helmr.host.worker.failure import Failure, answered, logger
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.identity import worker_id
 from helmr.host.worker.images import Images
-from helmr.host.worker.ports import BlobSource, HostdConnect, HostdRefused, LinkFactory, LinkUnavailable
+from helmr.host.worker.ports import BlobSource, HostdConnect, HostdRefused, LinkFactory, LinkUnavailable, SaveStore
+from helmr.host.worker.saves import Saves
 from helmr.host.worker.uplink import Uplink
 from helmr.protocol.link import PROTOCOL
 from helmr.protocol.manifest import ImageManifest, TemplateManifest
@@ -33,13 +34,16 @@ REFUSED_SECONDS: Final = 5.0
 class Worker:
     """A Service: `start`, then `stop`, both idempotent. Stopping never ends a Computer."""
 
-    def __init__(self, config: WorkerConfig, *, hostd: HostdConnect, links: LinkFactory, blobs: BlobSource) -> None:
+    def __init__(self, config: WorkerConfig, *, hostd: HostdConnect, links: LinkFactory, blobs: BlobSource, saves: SaveStore) -> None:
         self._config = config
         self._links = links
         self.gate = HostdGate(hostd, self._notice)
         self.uplink = Uplink()
         self.bundles = Bundles(config.cache / "bundles", blobs)
         self.images = Images(config.cache / "image-blobs", self.bundles, self.gate)
+        self.saves = Saves(self, config.state / "spool", saves)
+        self.id = ""
+        """What the control plane calls this worker; empty before the first welcome."""
         self.draining = False
         self._computers: dict[str, Computer] = {}
         self._slots: dict[int, Computer] = {}
@@ -50,11 +54,14 @@ class Worker:
         self._welcomed = asyncio.Event()
         self._quiet = asyncio.Event()
         """Set when the last live Session here ended."""
+        self._leased = asyncio.Event()
+        """Set when a renewal was answered."""
 
     async def start(self) -> None:
         """Begin: connect to hostd, then to the control plane, and go on doing so. Returns at once; see `wait_welcome`."""
         if self._task is None:
             await asyncio.to_thread(self._config.cache.mkdir, parents=True, exist_ok=True)
+            await asyncio.to_thread(self.saves.clear)
             self._task = asyncio.create_task(self._run(), name="worker")
 
     async def wait_welcome(self) -> None:
@@ -76,18 +83,26 @@ class Worker:
                 self._task.result()
 
     async def drain(self) -> None:
-        """Take nothing new, and wait until no Session is left here or the drain limit is over."""
+        """Take nothing new, and wait until no Session is left here and all is saved, or the drain limit is over."""
         self.draining = True
-        if self._conversation is not None:
-            self._conversation.renew()
+        self._renew()
         logger.info("worker.draining", sessions=self.live_sessions, seconds=self._config.drain_seconds)
         try:
             async with asyncio.timeout(self._config.drain_seconds):
                 while self.live_sessions:
                     self._quiet.clear()
                     await self._quiet.wait()
+                # What the last of them did is saved too: the control plane says what is to be before it answers this.
+                self._leased.clear()
+                self._renew()
+                await self._leased.wait()
+                await self.saves.wait_idle()
         except TimeoutError:
             logger.info("worker.drain_limit", sessions=self.live_sessions)
+
+    def _renew(self) -> None:
+        if self._conversation is not None:
+            self._conversation.renew()
 
     async def stop(self) -> None:
         """Let go of links and streams. The Computers go on, and wait for the next worker."""
@@ -128,6 +143,10 @@ class Worker:
                 self._named(message).sleep(message)
             case "computer.wake":
                 self._named(message).wake(message)
+            case "computer.save":
+                self.saves.take(message)
+            case "save.forget":
+                self.saves.forget(message)
             case "session.start":
                 self._named(message).start_session(message)
             case "command.start":
@@ -150,6 +169,7 @@ class Worker:
             computer.write(frames)
 
     def leased(self, computers: list[str], seconds: float) -> None:
+        self._leased.set()
         self.spawn(self._lease(computers, seconds), "lease")
 
     def drained(self) -> None:
@@ -227,6 +247,7 @@ class Worker:
 
     def _welcome(self, welcome: Mapping[str, Any]) -> None:
         logger.info("link.welcome", control_plane=welcome.get("control_plane"), worker=welcome.get("worker"))
+        self.id = str(welcome.get("worker") or "")
         self._welcomed.set()
 
     def _named(self, message: Mapping[str, Any]) -> Computer:

@@ -50,6 +50,20 @@ class ObjectStoreUnusable(SetupError):
     hint = "Name it as file:///folder or s3://bucket/prefix; for S3 set AWS_REGION, credentials, and AWS_ENDPOINT_URL if it isn't AWS."
 
 
+class MasterKeyUnusable(SetupError):
+    """The file of master keys can't be used."""
+
+    code = "master_key_unusable"
+    hint = "Name it with HELMR_MASTER_KEY_FILE: a line with a version and 32 bytes in base64, readable by its owner alone."
+
+
+class MasterKeyMismatch(SetupError):
+    """The master key here is not the one that this database's data keys are wrapped by."""
+
+    code = "master_key_mismatch"
+    hint = "Give every control plane of a database the same file with HELMR_MASTER_KEY_FILE; without the old one, saves can't be opened."
+
+
 class PortInUse(SetupError):
     """Another program listens on this port."""
 

@@ -39,6 +39,13 @@ class CapacityUnavailable(Unavailable):
     hint = "Hibernate a Computer or close Sessions that nobody needs, or add a worker."
 
 
+class SaveUnavailable(Unavailable):
+    """The Computer can't be saved now: it is nowhere or on its way, its host is away, or this installation keeps no saves."""
+
+    code = "save_unavailable"
+    hint = "Try again once it runs, sleeps or is cold; `helmr computer get` shows where it is."
+
+
 class ShuttingDown(Unavailable):
     """This control plane is stopping."""
 

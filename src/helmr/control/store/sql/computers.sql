@@ -15,7 +15,8 @@ UPDATE sessions SET computer_id = :computer_id WHERE id = :session_id AND comput
 -- name: begin_start(id, worker_id)!
 -- A cold Computer is given to a worker under a new fence; it must run within two minutes (images apart).
 UPDATE computers
-SET residency = 'starting', worker_id = :worker_id, fence = fence + 1, moves = moves + 1, error = NULL, deadline_at = clock_timestamp() + interval '15 minutes'
+SET residency = 'starting', worker_id = :worker_id, fence = fence + 1, moves = moves + 1, error = NULL, deadline_at = clock_timestamp() + interval '15 minutes',
+    base = coalesce(base, (SELECT w.base FROM workers w WHERE w.id = :worker_id))
 WHERE id = :id;
 
 -- name: set_residency(id, residency, error)!
@@ -25,7 +26,7 @@ UPDATE computers SET residency = :residency, error = :error, deadline_at = NULL 
 UPDATE computers SET next_channel = next_channel + 1 WHERE id = :id RETURNING next_channel - 1;
 
 -- name: computers_of(worker_id)
-SELECT * FROM computers WHERE worker_id = :worker_id AND status <> 'deleted';
+SELECT * FROM computers WHERE worker_id = :worker_id AND status <> 'deleted' ORDER BY id;
 
 -- name: rooms(soon)
 -- Live workers, with what is reserved of them by Computers that are neither cold nor hibernated; `soon`: nor on their way to that.
@@ -57,12 +58,12 @@ UPDATE workers SET draining = true WHERE id = :id;
 
 -- name: workers_lost(seconds, count)
 SELECT id FROM workers w WHERE lease_until + :seconds * interval '1 second' <= clock_timestamp()
-    AND EXISTS (SELECT FROM computers c WHERE c.worker_id = w.id AND c.residency IN ('starting', 'running', 'hibernating', 'waking')) LIMIT :count;
+    AND EXISTS (SELECT FROM computers c WHERE c.worker_id = w.id AND c.residency IN ('starting', 'running', 'hibernating', 'waking', 'restoring')) LIMIT :count;
 
 -- name: workers_missing(count)
 -- Workers that aren't there any more although Computers are with them: somebody deleted their rows, and their leases with them.
 SELECT DISTINCT worker_id AS id FROM computers c
-WHERE worker_id IS NOT NULL AND residency IN ('starting', 'running', 'hibernating', 'waking')
+WHERE worker_id IS NOT NULL AND residency IN ('starting', 'running', 'hibernating', 'waking', 'restoring')
     AND NOT EXISTS (SELECT FROM workers w WHERE w.id = c.worker_id) LIMIT :count;
 
 -- name: lock_worker(id)^
@@ -122,7 +123,7 @@ UPDATE sessions SET process = 'ready' WHERE computer_id = :computer_id AND proce
 -- Running Computers on which nobody works or is about to, longest idle first [C10]. The decision is made again under the locks.
 -- A Command that ended counts like a wake: from then on nobody works there.
 SELECT c.id, c.worker_id, c.cpu, c.memory, greatest(max(coalesce(s.idle_at, s.closed_at)), c.woken_at, max(k.ended_at)) AS idle_at,
-    greatest(c.woken_at, max(k.ended_at)) AS woken_at
+    greatest(c.woken_at, max(k.ended_at)) AS woken_at, c.save_failures
 FROM computers c LEFT JOIN LATERAL (SELECT max(ended_at) AS ended_at FROM commands WHERE computer_id = c.id) k ON true
     JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp() JOIN sessions s ON s.computer_id = c.id
 WHERE c.residency = 'running' AND c.status = 'available'
@@ -135,8 +136,11 @@ ORDER BY 5 LIMIT :count;
 
 -- name: waiting_for_room()
 -- Computers that Sessions or Commands wait for and that take no room yet: first come first served in an Environment, round robin between them [C10].
-SELECT id, worker_id, cpu, memory FROM (
-    SELECT c.id, c.worker_id, c.cpu, c.memory, min(w.created_at) AS since,
+-- One that is to be restored may go anywhere that has its base [C5].
+SELECT id, worker_id, cpu, memory, base FROM (
+    SELECT c.id, c.cpu, c.memory, min(w.created_at) AS since,
+        CASE WHEN c.residency <> 'unavailable' OR c.save_id IS NULL THEN c.worker_id END AS worker_id,
+        CASE WHEN convert_from(c.template, 'UTF8')::jsonb -> 'image' ->> 'base' = 'host' THEN c.base END AS base,
         row_number() OVER (PARTITION BY c.environment_id ORDER BY min(w.created_at)) AS place
     FROM (
         SELECT s.computer_id, t.created_at FROM sessions s JOIN turns t ON t.session_id = s.id AND t.sequence = s.claimed_turn + 1
@@ -171,11 +175,11 @@ SELECT id FROM computers WHERE environment_id = :environment_id AND template_id 
 SELECT * FROM computers WHERE id = :id AND environment_id = :environment_id;
 
 -- name: list_computers(environment_id, id, statuses, template_id, before, count)
--- Newest first, with how many of its Sessions aren't closed, and when it goes by itself [C9].
-SELECT c.*, m.open_sessions,
+-- Newest first, with how many of its Sessions aren't closed, when it goes by itself [C9], and of when its newest save is [C5].
+SELECT c.*, m.open_sessions, v.started_at AS saved_at,
     CASE WHEN c.status = 'available' AND NOT c.explicit AND m.open_sessions = 0
         THEN m.closed_at + e.computer_retention_ms * interval '1 millisecond' END AS delete_after
-FROM computers c JOIN environments e ON e.id = c.environment_id
+FROM computers c JOIN environments e ON e.id = c.environment_id LEFT JOIN saves v ON v.id = c.save_id
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE s.status <> 'closed') AS open_sessions, max(s.closed_at) AS closed_at
         FROM sessions s WHERE s.computer_id = c.id
@@ -215,7 +219,7 @@ UPDATE computers SET error = :error WHERE id = :id AND status = 'deleting' AND f
 -- Nothing of it is left on any host.
 UPDATE computers
 SET status = 'deleted', residency = 'cold', error = NULL, deadline_at = NULL, slept_at = NULL, rung = NULL, kept_until = NULL,
-    deleted_at = clock_timestamp()
+    save_id = NULL, save_due_at = NULL, restore_id = NULL, lost_worker_id = NULL, deleted_at = clock_timestamp()
 WHERE id = :id;
 
 -- name: computers_to_delete(count)
