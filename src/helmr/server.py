@@ -69,6 +69,7 @@ from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.receipts import OldReceipts
 from helmr.control.upkeep.retention import PayloadExpiry
 from helmr.control.upkeep.saving import Saving
+from helmr.control.upkeep.stream_leases import StreamLeases
 from helmr.control.upkeep.transits import Transits
 from helmr.logs import LEVELS, write_logs
 from helmr.objects import FolderStore, open_objects
@@ -82,7 +83,7 @@ LED: Final = (
     Placement, Saving, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
-OWN: Final = (Heartbeat, Linked, Overdue)
+OWN: Final = (Heartbeat, Linked, Overdue, StreamLeases)
 """Duties that every control plane has for its own links."""
 
 YOUNG_OBJECTS: Final = 20_000

@@ -22,7 +22,7 @@ from helmr.control.store.pool import Database
 from helmr.control.store.queries import identity
 from helmr.host.worker.link_local import local_pair
 from helmr.objects.folder import FolderStore
-from helmr.protocol import frames, jsontext
+from helmr.protocol import frames, jsontext, streams
 from helmr.protocol.ids import new_id
 from helmr.protocol.link import SLOT, control, guest, split
 from helmr.protocol.manifest import AgentManifest, ImageManifest, Manifest, TemplateManifest
@@ -104,6 +104,21 @@ class Process:
         self.host.report_exit(self, cause, **members)
 
 
+class StreamEnd(Process):
+    """What serves a stream on the Computer."""
+
+    def hear(self, op: int, payload: bytes) -> None:
+        message = streams.read_payload(payload)
+        self.received.append({"t": "data", "data": message} if isinstance(message, bytes) else dict(message))
+        self.arrived.set()
+
+    def send(self, data: bytes) -> None:
+        self.host.up(self.slot, frames.encode(self.channel, 0, streams.data_payload(data)))
+
+    def word(self, kind: str, **members: Any) -> None:
+        self.host.up(self.slot, frames.encode(self.channel, 0, streams.word(kind, **members)))
+
+
 class ScriptedHost:
     """Says hello, starts Computers at once, and hands each started Session process to the test."""
 
@@ -116,6 +131,7 @@ class ScriptedHost:
         self.processes: dict[tuple[str, int], Process] = {}
         self.starts: asyncio.Queue[Process] = asyncio.Queue()
         self.programs: asyncio.Queue[Process] = asyncio.Queue()
+        self.served: asyncio.Queue[StreamEnd] = asyncio.Queue()
         self.said: list[dict[str, Any]] = []
         self.exits: dict[tuple[str, int], dict[str, Any]] = {}
         self.refuse_computers: dict[str, Any] | None = None
@@ -284,6 +300,16 @@ class ScriptedHost:
             known = self.processes[said["computer"], said["channel"]] = Process(self, slot, said["computer"], said["channel"], said)
             self.programs.put_nowait(known)
         self.link.send(control("session.started", computer=said["computer"], channel=said["channel"], pid=7))
+
+    def _stream_start(self, said: dict[str, Any]) -> None:
+        slot = next(slot for slot, computer in self.slots.items() if computer == said["computer"])
+        served = StreamEnd(self, slot, said["computer"], said["channel"], said["stream"])
+        self.processes[said["computer"], said["channel"]] = served
+        self.served.put_nowait(served)
+
+    async def next_stream(self) -> StreamEnd:
+        async with asyncio.timeout(5):
+            return await self.served.get()
 
     def _session_kill(self, said: dict[str, Any]) -> None:
         process = self.processes.get((said["computer"], said["channel"]))

@@ -13,7 +13,7 @@ import click
 
 from helmr.cli.connection import connected
 from helmr.cli.exits import REFUSED, TIMED_OUT
-from helmr.cli.inputs import idempotency_option
+from helmr.cli.inputs import idempotency_option, variables
 from helmr.cli.terminal import Output, escaped
 from helmr.protocol.unset import UNSET
 
@@ -54,7 +54,7 @@ async def execute(
     """
     stdin = await asyncio.to_thread(sys.stdin.buffer.read) if with_stdin else b""
     starting = asyncio.ensure_future(
-        client.computers.exec(computer, argv, cwd=cwd, env=_variables(env), stdin=stdin, timeout=timeout, idempotency_key=idempotency_key)
+        client.computers.exec(computer, argv, cwd=cwd, env=variables(env), stdin=stdin, timeout=timeout, idempotency_key=idempotency_key)
     )
     try:
         command = await asyncio.shield(starting)
@@ -103,14 +103,6 @@ async def _show(pieces: AsyncIterator[CommandOutput], output: Output) -> None:
             stream.flush()
             stream.buffer.write(piece.data)
         stream.flush()
-
-
-def _variables(given: tuple[str, ...]) -> dict[str, str] | None:
-    pairs = [text.partition("=") for text in given]
-    for name, separator, _ in pairs:
-        if not separator or not name:
-            raise click.UsageError("--env takes NAME=VALUE.")
-    return {name: value for name, _, value in pairs} or None
 
 
 def _exit_code(found: Command, output: Output) -> int:

@@ -105,3 +105,12 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise click.UsageError(f"--input-file {path}: {error.strerror}.") from None
+
+
+def variables(given: tuple[str, ...]) -> dict[str, str] | None:
+    """What --env says. Raises `click.UsageError`."""
+    pairs = [text.partition("=") for text in given]
+    for name, separator, _ in pairs:
+        if not separator or not name:
+            raise click.UsageError("--env takes NAME=VALUE.")
+    return {name: value for name, _, value in pairs} or None

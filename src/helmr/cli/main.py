@@ -58,6 +58,9 @@ _COMPUTER = {
     "saves": Entry("helmr.cli.computer:saves", "List the saves of a Computer."),
     "delete": Entry("helmr.cli.computer:delete", "Delete a Computer with all its files."),
     "exec": Entry("helmr.cli.command:execute", "Run a program on a Computer."),
+    "shell": Entry("helmr.cli.shell:shell", "Open a shell on a Computer."),
+    "cp": Entry("helmr.cli.copy:cp", "Copy files to and from a Computer."),
+    "forward": Entry("helmr.cli.forward:forward", "Reach ports of a Computer on this machine."),
     "logs": Entry("helmr.cli.command:logs", "Show what a Command has written."),
 }
 

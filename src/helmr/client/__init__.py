@@ -23,6 +23,7 @@ from helmr.client.questions import Questions
 from helmr.client.retry import RetryPolicy
 from helmr.client.session_ref import SessionEvents, SessionRef, SessionTurns
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions, SlackRoute
+from helmr.client.streams import ComputerStream, Shell
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.commands import Command
 from helmr.protocol.questions import Answer, choice_answer, text_answer
@@ -50,6 +51,7 @@ __all__ = [
     "ComputerCreateReceipt",
     "ComputerPage",
     "ComputerReceipt",
+    "ComputerStream",
     "Computers",
     "Deployments",
     "EventStream",
@@ -68,6 +70,7 @@ __all__ = [
     "SessionRef",
     "SessionTurns",
     "Sessions",
+    "Shell",
     "SlackRoute",
     "TimedTurnWaitResult",
     "TurnAsks",

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+import contextlib
+import posixpath
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from helmr.client.commands import CommandRef
+from helmr.client.copying import packing, unpacking
 from helmr.client.reading import read
-from helmr.client.transport import Transport, segment
-from helmr.protocol.commands import CommandReceipt
+from helmr.client.streams import ComputerStream, Shell, open_connection, open_shell
+from helmr.client.transport import Body, Transport, segment, translated
+from helmr.protocol.archive import Copied
+from helmr.protocol.commands import CommandReceipt, CopyReceipt
 from helmr.protocol.duration import Duration, duration_ms
 from helmr.protocol.saves import SavePage, SaveReceipt
 from helmr.protocol.shapes import Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
 from helmr.protocol.states import ComputerStatus
 from helmr.protocol.unset import UNSET
+
+_SILENCE_SECONDS = 300.0
+_COPY_SECONDS = 24 * 3600.0
 
 
 class Computers:
@@ -85,6 +97,80 @@ class Computers:
         The receipt says `deleting` until nothing of it is left on its host.
         """
         return read(ComputerReceipt, await self._transport.write(f"/v1/computers/{segment(id)}", UNSET, idempotency_key, method="DELETE"))
+
+    async def shell(
+        self,
+        id: str,
+        argv: Sequence[str] = (),
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Shell:
+        """Open a shell, as soon as the Computer is awake: that of the image's user, or `argv`, on a terminal of its own [C8].
+
+        It ends, with all that it started, when the connection does; its Computer stays awake meanwhile.
+        """
+        opening: dict[str, Any] = {"rows": rows, "columns": columns}
+        if argv:
+            opening["argv"] = list(argv)
+        if cwd is not None:
+            opening["cwd"] = cwd
+        if env is not None:
+            opening["env"] = dict(env)
+        return await open_shell(self._transport, f"/v1/computers/{segment(id)}/shell", opening)
+
+    async def connect(self, id: str, port: int) -> ComputerStream:
+        """Connect to a port on the Computer's loopback, as soon as it is awake. Raises `PortRefused` when nothing listens there [C8]."""
+        return await open_connection(self._transport, f"/v1/computers/{segment(id)}/forward", port)
+
+    async def read_file(self, id: str, path: str) -> AsyncIterator[bytes]:
+        """A file's bytes, piece by piece. Raises `PathNotFound`, `PathRefused`, and `ConnectionFailed` for one that broke off."""
+        async for piece in self._read(id, path, "file"):
+            yield piece
+
+    async def write_file(self, id: str, path: str, content: bytes | Path, *, mode: int | None = None) -> CopyReceipt:
+        """Write a file, or replace it: whole, or not at all. Without `mode` an old file keeps its own.
+
+        Raises `PathNotFound`, `PathRefused`.
+        """
+        return await self._write(id, {"path": path, "form": "file", "mode": mode}, content)
+
+    async def download(self, id: str, path: str, target: Path) -> Copied:
+        """Copy a file or folder of the Computer to `target`, or into it if that is a folder; links stay links, those that lead out of the
+        copy are left out. Raises `PathNotFound`, `PathRefused`, `ArchiveError`, `OSError`."""
+        if await asyncio.to_thread(target.is_dir):
+            target = target / (posixpath.basename(posixpath.normpath(path)) or "root")
+        async with contextlib.aclosing(self._read(id, path, "tree")) as pieces:
+            return await unpacking(pieces, target)
+
+    async def upload(self, id: str, source: Path, path: str) -> CopyReceipt:
+        """Copy a file or folder to `path` on the Computer, or into it if that is a folder; each file is replaced whole or not at all.
+
+        Raises `PathNotFound`, `PathRefused`, `OSError`.
+        """
+        source = await asyncio.to_thread(source.absolute)
+        await asyncio.to_thread(source.lstat)
+        query = {"path": path, "form": "tree", "name": source.name or "root"}
+        return await self._write(id, query, lambda: packing(source, Copied()))
+
+    async def _read(self, id: str, path: str, form: str) -> AsyncGenerator[bytes]:
+        url = f"/v1/computers/{segment(id)}/files"
+        response = await self._transport.open_stream(
+            url, query={"path": path, "form": form}, headers={"Accept": "*/*"}, silence=_SILENCE_SECONDS, backoff=self._transport.backoff()
+        )
+        async with response:
+            try:
+                async for piece in response.content.iter_any():
+                    yield piece
+            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                raise translated(error, self._transport.target.url) from error
+
+    async def _write(self, id: str, query: Mapping[str, Any], content: Body) -> CopyReceipt:
+        url = f"/v1/computers/{segment(id)}/files"
+        answer = await self._transport.call("PUT", url, query=query, content=content, timeout=_COPY_SECONDS)
+        return read(CopyReceipt, answer)
 
     async def exec(
         self,

@@ -25,7 +25,8 @@ from helmr.protocol.ids import new_id
 from helmr.protocol.unset import UNSET
 
 Query = Mapping[str, object]
-Body = bytes | Path | AsyncIterable[bytes] | None
+Body = bytes | Path | AsyncIterable[bytes] | Callable[[], AsyncIterable[bytes]] | None
+"""A function makes the body anew for each attempt."""
 
 
 class Answer(NamedTuple):
@@ -43,6 +44,7 @@ class Answer(NamedTuple):
 
 
 _PIECE_BYTES = 64 * 1024
+SOCKET_MESSAGE_BYTES = 1024 * 1024
 
 
 class Transport:
@@ -121,6 +123,28 @@ class Transport:
                     raise
             await self.retry.sleep(wait)
 
+    def backoff(self) -> Backoff:
+        """The waits of one opening of a stream."""
+        return Backoff(self.retry)
+
+    async def wait_after(self, error: HelmrError, backoff: Backoff) -> None:
+        """Wait before the next attempt. Raises `error` when there is none."""
+        wait = self._wait_after(error, backoff, False)
+        if wait is None:
+            raise error
+        await self.retry.sleep(wait)
+
+    async def socket(self, path: str, query: Query) -> aiohttp.ClientWebSocketResponse:
+        """A WebSocket whose handshake was taken. One attempt; raises what refused it, and aiohttp's errors."""
+        url = self._url(path, query)
+        timeout = aiohttp.ClientWSTimeout(ws_close=2.0)  # pyright: ignore[reportCallIssue]
+        try:
+            return await self._opened().ws_connect(url, timeout=timeout, heartbeat=20.0, max_msg_size=SOCKET_MESSAGE_BYTES)
+        except aiohttp.WSServerHandshakeError as error:
+            headers = error.headers or {}
+            problem = jsontext.dumps({"code": headers["Helmr-Error"]}) if "Helmr-Error" in headers else b""
+            raise error_from(error.status, problem, headers) from error
+
     def _wait_after(self, error: HelmrError, backoff: Backoff, waiting: bool) -> float | None:
         if not error.retryable:
             return None
@@ -149,7 +173,12 @@ class Transport:
             if isinstance(content, Path):
                 file = await asyncio.to_thread(content.open, "rb")
             async with session.request(
-                method, url, data=file or _sent(content), headers=headers, timeout=timeout, allow_redirects=False
+                method,
+                url,
+                data=file or _sent(content() if callable(content) else content),
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
             ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from helmr.guest.enter import become, close_inherited
@@ -22,11 +23,6 @@ def enter_command(launch: Launch, stdin: int, stdout: int, stderr: int) -> NoRet
     for descriptor, place in ((stdin, 0), (stdout, 1), (stderr, 2)):
         os.dup2(descriptor, place)
     close_inherited(set())
-    # Python ignores what it finds unhandy (SIGPIPE), and keepers what is meant for their scope; a program expects the system's ways.
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.environ.update(launch.env)
     os.environ[SCOPE_VARIABLE] = launch.scope
     try:
@@ -34,12 +30,23 @@ def enter_command(launch: Launch, stdin: int, stdout: int, stderr: int) -> NoRet
         os.chdir(launch.cwd)
     except (OSError, KeyError, ValueError) as error:
         _fail(EXIT_NOT_SET_UP, f"{launch.cwd}: {error}")
+    start_program(launch.argv)
+
+
+def start_program(argv: Sequence[str]) -> NoReturn:
+    """Become the program, with the descriptors 0 to 2 as they are; never returns."""
+    close_inherited(set())
+    # Python ignores what it finds unhandy (SIGPIPE), and keepers what is meant for their scope; a program expects the system's ways.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        os.execvp(launch.argv[0], launch.argv)
+        os.execvp(argv[0], list(argv))
     except (FileNotFoundError, NotADirectoryError) as error:
-        _fail(EXIT_NOT_FOUND, f"{launch.argv[0]}: {error.strerror}")
+        _fail(EXIT_NOT_FOUND, f"{argv[0]}: {error.strerror}")
     except (OSError, ValueError) as error:
-        _fail(EXIT_NOT_EXECUTABLE, f"{launch.argv[0]}: {error}")
+        _fail(EXIT_NOT_EXECUTABLE, f"{argv[0]}: {error}")
 
 
 def _fail(code: int, message: str) -> NoReturn:

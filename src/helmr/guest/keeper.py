@@ -18,6 +18,7 @@ from helmr.guest.execute import enter_command
 from helmr.guest.kernel import become_subreaper, set_process_name
 from helmr.guest.launch import LaunchFailed, join_scope, read_launch, read_stdin
 from helmr.guest.processes import descendants, kill
+from helmr.guest.streams.serving import enter_stream
 
 _POLL_SECONDS = 0.02
 
@@ -47,6 +48,8 @@ def keep_scope(report: socket.socket, channel: int, connection: socket.socket, s
         if stdin is not None:
             connection.close()
             enter_command(launch, stdin, stdout, stderr)
+        if launch.stream:
+            enter_stream(launch, connection, stdout, stderr)
         enter_session(launch, connection, stdout, stderr)
     if stdin is not None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

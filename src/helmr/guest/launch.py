@@ -24,7 +24,7 @@ class LaunchFailed(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """How to start one Session process. `scope` marks its processes, `host` is the socket of hostd (or empty). With `argv` it is a
-    Command, whose `stdin` bytes follow the frame."""
+    Command, whose `stdin` bytes follow the frame; with `stream` it serves a stream."""
 
     channel: int
     scope: str
@@ -35,6 +35,7 @@ class Launch:
     host: str
     argv: tuple[str, ...] = ()
     stdin: int = 0
+    stream: bool = False
 
     def encode(self) -> bytes:
         payload = json.dumps(asdict(self)).encode()

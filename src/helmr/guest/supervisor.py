@@ -37,6 +37,8 @@ LOG_BYTES: Final = 256 * 1024
 COMMANDS: Final = "commands"
 """The name of the zygote from which Commands are started."""
 
+HANGUP: Final = b'{"t":"hangup"}'
+
 _SWEEP_SECONDS: Final = 0.02
 _SWEEPS: Final = 250
 
@@ -64,6 +66,8 @@ class Supervisor:
         self._scopes: dict[int, Scope | CommandScope] = {}
         self._stdin: dict[int, bytearray] = {}
         """What Commands will read that are to be started."""
+        self._streams: set[int] = set()
+        """Channels of streams, which end with the connection to the host [C8]."""
         self._attached = False
         self._uplink: Uplink
         self._zygotes: Zygotes
@@ -112,6 +116,10 @@ class Supervisor:
 
     def _lost(self) -> None:
         self._attached = False
+        for channel in self._streams:
+            # What it said since is lost, and nobody is there to say it again: the stream is over.
+            self._scopes[channel].forward(0, HANGUP)
+            self._scopes[channel].flush()
         self._resume_all()
 
     def _resume_all(self) -> None:
@@ -181,6 +189,9 @@ class Supervisor:
         if "argv" in frame:
             self._start_command(frame, start, ours, {"stdout": out, "stderr": err})
             return
+        stream: dict[str, Any] | None = frame.get("stream")
+        if stream is not None:
+            self._streams.add(channel)
         scope = Scope(
             channel,
             ours,
@@ -200,7 +211,12 @@ class Supervisor:
             cwd=frame.get("cwd") or "/",
             user=frame.get("user"),
             host=self._host,
+            stream=stream is not None,
         )
+        if stream is not None:
+            scope.begin(launch.encode(), json.dumps({"t": "open", **stream}).encode())
+            self._zygotes.start(COMMANDS, Recipe(path=(), preload=()), start)
+            return
         scope.begin(launch.encode(), json.dumps({"t": "session.open", **frame["open"]}).encode())
         recipe = Recipe(path=path, preload=tuple(frame.get("preload", ())))
         self._zygotes.start(frame["zygote"], recipe, start)
@@ -318,6 +334,7 @@ class Supervisor:
         scope = self._scopes.get(frame["channel"])
         if scope is not None and scope.finished:
             del self._scopes[frame["channel"]]
+            self._streams.discard(frame["channel"])
             scope.forget()
 
     def _log(self, channel: int, stream: str, text: str) -> bool:

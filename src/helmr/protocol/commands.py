@@ -70,3 +70,13 @@ class CommandLogs:
     items: tuple[CommandChunk, ...]
     next: int
     complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReceipt:
+    """What was written on a Computer. `left_out`: what can't be copied, such as sockets; by name while there are few."""
+
+    bytes: int
+    entries: int
+    left_out: tuple[str, ...] = ()
+    more_left_out: int = 0

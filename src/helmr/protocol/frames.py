@@ -82,7 +82,8 @@ SUPERVISOR_UP: Final = {
 SUPERVISOR_DOWN: Final = {
     "attach": "`acked`: {number: op}; trims, then sends every kept frame again",
     "scope.start": "`channel`, `zygote` (a name), `preload`: [module], `path`: [folder], `env`: {name: value}, `cwd`, `user`?, `open`: "
-    "the session.open payload; for a Command instead `argv`, `timeout_ms` and, by their sizes, the `stdin` bytes that came before",
+    "the session.open payload; for a Command instead `argv`, `timeout_ms` and, by their sizes, the `stdin` bytes that came before; for a "
+    "stream instead `stream`: its opening word (`protocol/streams.py`)",
     "scope.stdin": "`channel`, `at` (offset), `data` (base64): a piece of what a Command that will be started reads",
     "scope.kill": "`channel`: SIGKILL to all that descends from it",
     "scope.forget": "`channel`: its end is recorded; drop what is kept of it",

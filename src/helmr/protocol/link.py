@@ -60,6 +60,8 @@ TO_WORKER: Final = {
     "without `bundle`)",
     "command.start": "`computer`, `channel`, `argv`, `env` {name: value}, `cwd`?, `stdin` (base64), `timeout_ms`: a program in a scope of "
     "its own [C8]; told of by session.started and session.exited, like a Session process",
+    "stream.start": "`computer`, `channel`, `stream`: the opening word of a stream (`protocol/streams.py`), with `env`? and `cwd`? of its "
+    "process, in a scope of its own; told of by session.exited",
     "session.kill": "`computer`, `channel`, `reason`",
     "session.forget": "`computer`, `channel`",
     "image.build": "`request`, `environment`, `image` (an ImageManifest)",

@@ -20,12 +20,16 @@ from helmr.client.session_ref import SessionEvents as _SessionEvents
 from helmr.client.session_ref import SessionRef as _SessionRef
 from helmr.client.session_ref import SessionTurns as _SessionTurns
 from helmr.client.sessions import Sessions as _Sessions
+from helmr.client.streams import ComputerStream as _ComputerStream
+from helmr.client.streams import Shell as _Shell
 from helmr.client.turn_ref import TurnRef as _TurnRef
 from helmr.sync.loop import LoopThread
 from helmr.sync.mirror import mirror_of
 
 Agents = mirror_of(_Agents)
 Computers = mirror_of(_Computers)
+ComputerStream = mirror_of(_ComputerStream)
+Shell = mirror_of(_Shell)
 CommandRef = mirror_of(_CommandRef)
 Commands = mirror_of(_Commands)
 Deployments = mirror_of(_Deployments)
@@ -67,6 +71,7 @@ __all__ = [
     "Agents",
     "CommandRef",
     "Commands",
+    "ComputerStream",
     "Computers",
     "Deployments",
     "EventStream",
@@ -76,6 +81,7 @@ __all__ = [
     "SessionRef",
     "SessionTurns",
     "Sessions",
+    "Shell",
     "TurnAsks",
     "TurnRef",
 ]

@@ -10,7 +10,8 @@ from helmr.client.commands import CommandOutput
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, SlackRoute
-from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage
+from helmr.protocol.archive import Copied
+from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage, CopyReceipt
 from helmr.protocol.content import InputContent
 from helmr.protocol.duration import Duration
 from helmr.protocol.ids import CommandId, SessionId, TurnId
@@ -97,6 +98,27 @@ class Commands:
     def list(self, computer_id: str, *, cursor: str | None = None, limit: int | None = None) -> CommandPage:
         """A page of a Computer's Commands, the newest first. Raises `ComputerNotFound`."""
 
+class ComputerStream:
+    """Bytes to and from something on a Computer. Close it, or use it with `async with`: what serves it there ends with it.
+
+    Bounded: what isn't read here makes the other end wait, and `write` waits for the other end.
+    """
+
+    def read(self) -> bytes:
+        """The next bytes, as they came; empty once the other end says no more. Raises `StreamBroken` when the way to it was lost."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; returns once all have left. What is sent to an end that has closed is lost. Raises `StreamBroken`."""
+
+    def write_eof(self) -> None:
+        """Say that nothing more is sent; the other direction goes on."""
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
 class Computers:
     """Computers by their ids. Receipts say where a Computer is or goes, not that it is there."""
 
@@ -140,6 +162,43 @@ class Computers:
         """Delete it with all its files, for good; again changes nothing. Raises `ComputerBusy` while a Session on it isn't closed [C9].
 
         The receipt says `deleting` until nothing of it is left on its host.
+        """
+
+    def shell(
+        self,
+        id: str,
+        argv: Sequence[str] = (),
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Shell:
+        """Open a shell, as soon as the Computer is awake: that of the image's user, or `argv`, on a terminal of its own [C8].
+
+        It ends, with all that it started, when the connection does; its Computer stays awake meanwhile.
+        """
+
+    def connect(self, id: str, port: int) -> ComputerStream:
+        """Connect to a port on the Computer's loopback, as soon as it is awake. Raises `PortRefused` when nothing listens there [C8]."""
+
+    def read_file(self, id: str, path: str) -> Iterator[bytes]:
+        """A file's bytes, piece by piece. Raises `PathNotFound`, `PathRefused`, and `ConnectionFailed` for one that broke off."""
+
+    def write_file(self, id: str, path: str, content: bytes | Path, *, mode: int | None = None) -> CopyReceipt:
+        """Write a file, or replace it: whole, or not at all. Without `mode` an old file keeps its own.
+
+        Raises `PathNotFound`, `PathRefused`.
+        """
+
+    def download(self, id: str, path: str, target: Path) -> Copied:
+        """Copy a file or folder of the Computer to `target`, or into it if that is a folder; links stay links, those that lead out of the
+        copy are left out. Raises `PathNotFound`, `PathRefused`, `ArchiveError`, `OSError`."""
+
+    def upload(self, id: str, source: Path, path: str) -> CopyReceipt:
+        """Copy a file or folder to `path` on the Computer, or into it if that is a folder; each file is replaced whole or not at all.
+
+        Raises `PathNotFound`, `PathRefused`, `OSError`.
         """
 
     def exec(
@@ -392,6 +451,15 @@ class Sessions:
         Raises `AgentMismatch`, `DeploymentMismatch`, `SessionNotFound`.
         """
 
+class Shell(ComputerStream):
+    """A program on a terminal of its own on a Computer; what is written is typed there."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the terminal its size."""
+
+    def wait(self) -> int:
+        """The exit code of the program once it has ended, 128 + its number for a signal. Whoever doesn't `read` makes it wait."""
+
 class TurnAsks:
     """The questions of one Turn."""
 
@@ -438,6 +506,7 @@ __all__ = [
     "Agents",
     "CommandRef",
     "Commands",
+    "ComputerStream",
     "Computers",
     "Deployments",
     "EventStream",
@@ -447,6 +516,7 @@ __all__ = [
     "SessionRef",
     "SessionTurns",
     "Sessions",
+    "Shell",
     "TurnAsks",
     "TurnRef",
 ]

@@ -36,13 +36,14 @@ class Mirror:
 
 
 def mirror_of(kind: type[Any]) -> type[Mirror]:
-    """The blocking class of an asynchronous one. Its objects come from `wrapped`."""
+    """The blocking class of an asynchronous one, whose own bases were mirrored before. Its objects come from `wrapped`."""
     if kind not in _mirrors:
         members: dict[str, Any] = {"__doc__": kind.__doc__, "__module__": "helmr.sync", "__class_getitem__": classmethod(_itself)}
         for name, member in vars(kind).items():
             if inspect.isfunction(member) and (not name.startswith("_") or name in SPECIAL):
                 members[SPECIAL.get(name, name)] = _blocking(name, member)
-        _mirrors[kind] = type(kind.__name__, (Mirror,), members)
+        bases = tuple(_mirrors[base] for base in kind.__bases__ if base in _mirrors) or (Mirror,)
+        _mirrors[kind] = type(kind.__name__, bases, members)
     return _mirrors[kind]
 
 

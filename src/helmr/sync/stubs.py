@@ -51,7 +51,9 @@ class _Stub:
         source = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
         methods = [node for node in source.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         body: list[ast.stmt] = [node for node in source.body[:1] if isinstance(node, ast.Expr)]
-        body += _attributes(next(node for node in methods if node.name == "__init__"))
+        for init in methods:
+            if init.name == "__init__":
+                body += _attributes(init)
         overloaded = {node.name for node in methods if _is_overload(node)}
         for method in methods:
             wanted = (

@@ -54,6 +54,8 @@ SAMPLES: dict[str, Sample] = {
     "create_computer": Sample(json={"template": "tiny", "key": "k"}),
     "enqueue_turn": Sample(json={"input": {"n": 1}}),
     "send_message": Sample(json={"content": [{"type": "text", "text": "hi"}]}),
+    "read_files": Sample(query={"path": "/workspace/x"}),
+    "write_files": Sample(query={"path": "/workspace/x"}, content=b"hi"),
     "run_command": Sample(json={"argv": ["true"]}),
     "respond_question": Sample(json={"answer": {"type": "text", "text": "main"}, "response_id": "r1"}),
     "resume_session": Sample(json={"hold_id": HOLD}),

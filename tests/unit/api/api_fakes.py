@@ -212,8 +212,8 @@ class World:
 
     def __getattr__(self, name: str) -> Any:
         nouns = (
-            "principals sessions explanations turns questions computers commands controls events retention agents deployments links blobs"
-            " save_objects health"
+            "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
+            " blobs save_objects health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -247,6 +247,36 @@ class _Service:
             return operation(world, *arguments, **named)
 
         return call
+
+
+class FakeStream:
+    """A stream to a file of two bytes, or one that takes what comes."""
+
+    error = None
+    room = 1 << 18
+
+    def __init__(self, kind: str) -> None:
+        self.closed = False
+        self._said: list[Any] = [b"hi"] if kind == "read" else []
+        self._said.append({"t": "done", "bytes": 2, "entries": 1})
+
+    async def begin(self) -> Any:
+        return {"t": "ready"}
+
+    async def receive(self) -> Any:
+        return self._said.pop(0)
+
+    async def until_room(self) -> bool:
+        return True
+
+    def send(self, data: bytes) -> None:
+        assert len(data) <= self.room
+
+    def say(self, kind: str, **members: Any) -> None:
+        assert kind == "eof"
+
+    def taken(self, size: int) -> None:
+        assert size == 2
 
 
 class Operations:
@@ -391,6 +421,15 @@ class Operations:
     async def commands_cancel(world: World, principal: Any, command_id: str, key: str | None) -> Reply:
         known_command(command_id)
         return Reply(json.dumps({"id": command_id, "status": "accepted"}).encode(), world.replay)
+
+    @staticmethod
+    async def streams_open(world: World, principal: Any, computer_id: str, kind: str, opening: Any) -> Any:
+        known_computer(computer_id)
+        return FakeStream(kind)
+
+    @staticmethod
+    def streams_close(world: World, stream: Any) -> None:
+        stream.closed = True
 
     @staticmethod
     async def computers_get(world: World, principal: Any, computer_id: str) -> Computer:

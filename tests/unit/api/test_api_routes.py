@@ -32,7 +32,13 @@ routes = pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES.keys())
 async def test_a_route_answers_as_it_declares(client: httpx.AsyncClient, route: Route) -> None:
     response = await ask(client, route)
     assert response.status_code == route.status, response.text
-    kinds = {"json": "application/json", "events": "text/event-stream", "bytes": "application/octet-stream", "text": "text/plain"}
+    kinds = {
+        "json": "application/json",
+        "events": "text/event-stream",
+        "bytes": "application/octet-stream",
+        "pieces": "application/octet-stream",
+        "text": "text/plain",
+    }
     assert response.headers["content-type"].partition(";")[0] == kinds[route.gives]
     assert response.headers["cache-control"] == "no-store"
     assert response.headers["x-request-id"]
@@ -41,10 +47,10 @@ async def test_a_route_answers_as_it_declares(client: httpx.AsyncClient, route: 
 @routes
 async def test_a_route_answers_head_like_get_without_a_body(client: httpx.AsyncClient, route: Route) -> None:
     response = await ask(client, route, method="HEAD")
-    if route.method == "GET" and route.gives != "events":
+    if route.method == "GET" and route.gives not in ("events", "pieces"):
         assert (response.status_code, response.content) == (route.status, b"")
         assert response.headers["content-length"] != "0"
-    elif not any(other.path == route.path and other.method == "GET" for other in ROUTES.values()) or route.gives == "events":
+    elif not any(other.path == route.path and other.method == "GET" for other in ROUTES.values()) or route.gives in ("events", "pieces"):
         assert response.status_code == 405
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from helmr.control.api.dispatch import query_values
 from helmr.control.api.reading import body_reader, query_reader
 from helmr.control.api.route import Route
 from helmr.control.api.table import declared_routes
+from helmr.protocol.archive import Copied, packed
 from helmr.protocol.content import text
 from helmr.protocol.manifest import Manifest
 
@@ -62,6 +64,7 @@ ANSWERS: dict[str, Any] = {
         "next": 2,
         "complete": True,
     },
+    "write_files": {"bytes": 2, "entries": 1},
     "cancel_command": {"id": COMMAND, "status": "accepted"},
     "create_session": created(),
     "list_sessions": PAGE,
@@ -117,7 +120,10 @@ def route_of(request: Request) -> Route:
     raise AssertionError(f"{request.method} {request.path} is no route")
 
 
-async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call() -> None:
+TREE = b"".join(packed(__file__, Copied()))
+
+
+async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call(tmp_path: Path) -> None:
     used: set[str] = set()
 
     def answer(request: Request) -> Reply:
@@ -127,6 +133,8 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         if route.takes == "json":
             body_reader(route.body)(request.json(), "body")
         assert ("idempotency-key" in request.headers) == route.write, route.name
+        if route.gives == "pieces":
+            return Reply(TREE if "form=tree" in request.query else b"file", headers={"Content-Type": "application/octet-stream"})
         return sse(END) if route.gives == "events" else Reply(ANSWERS[route.name], status=route.status)
 
     async with scripted(answer) as server, HelmrClient(server.url, "key") as client:
@@ -180,6 +188,10 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert [(piece.stream, piece.lost, piece.data) async for piece in ran.output(after=1)] == [("stderr", 3, b"\xff")]
         assert (await ran.logs(after=1, limit=2)).next == 2
         assert (await ran.cancel()).status == "accepted"
+        assert b"".join([piece async for piece in client.computers.read_file(COMPUTER, "x")]) == b"file"
+        assert (await client.computers.write_file(COMPUTER, "/x", b"hi", mode=0o600)).bytes == 2
+        assert (await client.computers.upload(COMPUTER, Path(__file__), "/x")).entries == 1
+        assert (await client.computers.download(COMPUTER, "/x", tmp_path / "x")).entries == 1
         await client.agents.list(deployment_id=DEPLOYMENT, limit=100)
         await client.agents.get("reviewer", deployment_id=DEPLOYMENT)
         assert await client.deployments.missing_blobs([DIGEST]) == [DIGEST]

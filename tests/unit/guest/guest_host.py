@@ -39,6 +39,8 @@ class Host:
         self.duplicates = 0
         self.cut_after: Callable[[], int | None] = lambda: None
         self.on_stored: Callable[[int, int, dict[str, Any]], None] | None = None
+        self.streams: dict[int, Callable[[bytes], None]] = {}
+        """Who takes the payloads of a stream's channel."""
         self._changed = asyncio.Condition()
         self._syncs: list[Callable[[], None]] = []
         self._writer: asyncio.StreamWriter | None = None
@@ -116,6 +118,10 @@ class Host:
         if self._writer is not None:
             data = b"" if payload is None else json.dumps(payload).encode()
             self._writer.write(encode(channel, self.ops[channel] if op is None else op, data))
+
+    def say_bytes(self, channel: int, payload: bytes) -> None:
+        if self._writer is not None:
+            self._writer.write(encode(channel, 0, payload))
 
     def cut(self) -> None:
         if self._writer is not None:
@@ -209,7 +215,10 @@ class Host:
             if left is not None:
                 data, left = data[:left], left - len(data)
             for channel, op, payload in frames.feed(data):
-                self._frame(channel, op, json.loads(payload))
+                if channel in self.streams:
+                    self.streams[channel](payload)
+                else:
+                    self._frame(channel, op, json.loads(payload))
             async with self._changed:
                 self._changed.notify_all()
             if left is not None and left <= 0:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -15,6 +17,7 @@ from helmr.protocol.wire import to_wire
 
 if TYPE_CHECKING:
     from helmr.control.api.exchange import Exchange
+    from helmr.control.api.presence import Presence
     from helmr.control.api.services import Receipt
 
 FILE_CHUNK_BYTES = 256 * 1024
@@ -44,13 +47,34 @@ class Text:
     kind: bytes
 
 
-Answer: TypeAlias = "bytes | Receipt | EventStream | Blob | Opened | Text"
-"""JSON as bytes; a write's receipt; a stream; a file; a text."""
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Bytes as they come, of unknown length. What ends `pieces` with an error cuts the reply, so that no reader takes it for whole."""
+
+    pieces: AsyncGenerator[bytes]
+
+
+Answer: TypeAlias = "bytes | Receipt | EventStream | Blob | Opened | Text | Pieces"
+"""JSON as bytes; a write's receipt; a stream; a file; a text; bytes as they come."""
 
 
 def encoded(value: Any) -> bytes:
     """The JSON of a value of `protocol.shapes`."""
     return _encoder.encode(to_wire(value)).encode("utf-8")
+
+
+async def send_pieces(exchange: Exchange, presence: Presence, answer: Pieces) -> None:
+    """Send them one by one, each once its reader has taken the ones before."""
+
+    async def work() -> None:
+        async with contextlib.aclosing(answer.pieces) as pieces:
+            await exchange.begin(200, b"application/octet-stream")
+            if not exchange.head_only:
+                async for piece in pieces:
+                    await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await exchange.send({"type": "http.response.body", "body": b""})
+
+    await presence.during(exchange, work())
 
 
 async def send_blob(exchange: Exchange, blob: Blob) -> None:

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from helmr.control.api.answers import Answer, Blob, Opened, Text, send_blob, send_opened
+from helmr.control.api.answers import Answer, Blob, Opened, Pieces, Text, send_blob, send_opened, send_pieces
 from helmr.control.api.call import admit
 from helmr.control.api.dispatch import Dispatcher
 from helmr.control.api.exchange import JSON, ClientGone, Exchange
 from helmr.control.api.metrics import ApiMetrics
 from helmr.control.api.openapi import document
 from helmr.control.api.presence import Draining, Presence
+from helmr.control.api.sockets import Sockets
 from helmr.control.api.streams import EventStream, SlowReader, StreamTiming
 from helmr.control.api.table import WORKER_LINK_PATH, route_table
 from helmr.control.api.worker_link import WorkerLinks
-from helmr.protocol.errors import AuthoringError, HelmrError, InternalError, PublishError, Refused, RouteNotFound, ShuttingDown
+from helmr.protocol.errors import AuthoringError, HelmrError, InternalError, PublishError, Refused, ShuttingDown
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -45,6 +46,7 @@ class Api:
         self._timing = timing
         self._presence = Presence()
         self._links = WorkerLinks(services)
+        self._sockets = Sockets(services)
         self._metrics = ApiMetrics(registry)
         self._metrics.open_streams.set_function(lambda: self._presence.open)
         self._metrics.open_links.set_function(lambda: self._links.open)
@@ -58,6 +60,7 @@ class Api:
         """
         self._presence.drain()
         self._links.drain()
+        self._sockets.drain()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -97,6 +100,8 @@ class Api:
             await answer.send(exchange, self._presence, self._timing)
         elif isinstance(answer, Text):
             await exchange.reply(route.status, answer.body, answer.kind)
+        elif isinstance(answer, Pieces):
+            await send_pieces(exchange, self._presence, answer)
         elif isinstance(answer, Blob):
             await send_blob(exchange, answer)
         elif isinstance(answer, Opened):
@@ -114,10 +119,10 @@ class Api:
             await exchange.refuse(error)
 
     async def _serve_link(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != WORKER_LINK_PATH:
-            await self._links.deny(RouteNotFound(), scope, receive, send)
-        else:
+        if scope["path"] == WORKER_LINK_PATH:
             await self._links.serve(scope, receive, send)
+        else:
+            await self._sockets.serve(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:

@@ -16,7 +16,7 @@ from helmr.control.api.exchange import HEADER_BYTES, LINGER_SECONDS
 from helmr.control.api.http_protocol import HttpProtocol
 from helmr.control.api.link_protocol import LinkProtocol
 from helmr.control.api.problems import PROBLEM_JSON, problem
-from helmr.control.api.table import WORKER_LINK_PATH
+from helmr.control.api.table import is_socket_path
 from helmr.protocol.errors import HelmrError, InvalidRequest, RequestTooSlow
 from helmr.protocol.ids import new_id
 
@@ -88,10 +88,10 @@ class Connection(HttpProtocol):
         self._refuse(InvalidRequest("This is no HTTP request that the server can read."))
 
     def _should_upgrade(self) -> bool:
-        """Only the worker link is a WebSocket; anywhere else the wish is ignored, as HTTP allows, and the route answers."""
+        """Only worker links and streams are WebSockets; anywhere else the wish is ignored, as HTTP allows, and the route answers."""
         parser = self.parser
         assert parser is not None
-        if parser.get_method() != b"GET" or self.url.partition(b"?")[0] != _LINK_PATH or not super()._should_upgrade():
+        if parser.get_method() != b"GET" or not is_socket_path(self.url.partition(b"?")[0]) or not super()._should_upgrade():
             return False
         return any(name == b"sec-websocket-key" for name, _ in self.headers)
 
@@ -159,9 +159,6 @@ class LinkConnection(LinkProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
-
-
-_LINK_PATH: Final = WORKER_LINK_PATH.encode()
 
 
 def _reply(error: HelmrError) -> bytes:

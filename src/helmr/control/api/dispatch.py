@@ -65,7 +65,7 @@ class Dispatcher:
         if route.method in node.routes:
             raise ValueError(f"Two routes answer {route.method} {route.path}.")
         node.routes[route.method] = (route, route.parameters)
-        if route.method == "GET" and route.gives != "events":
+        if route.method == "GET" and route.gives not in ("events", "pieces"):
             node.routes["HEAD"] = (route, route.parameters)
 
 

@@ -86,7 +86,7 @@ def _success(route: Route, schemas: Schemas) -> dict[str, Any]:
         found["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
         found["description"] = f"Server-sent events; the data of each is {data}. The last one is named `end`."
     else:
-        found["content"] = {"application/octet-stream" if route.gives == "bytes" else "text/plain": {}}
+        found["content"] = {"application/octet-stream" if route.gives in ("bytes", "pieces") else "text/plain": {}}
     return found
 
 

@@ -39,7 +39,7 @@ All routes of `/v1` take and give JSON. The same description for machines is at 
 - **Waiting**: `GET .../turns/{{turn_id}}?wait=30s` answers when the Turn has settled, or with its state after the wait (at most 60 s).
 - **Slow readers**: a reply of which nothing is taken for 30 seconds is cut. When all replies that wait for their readers are over 256 MiB
   together, those that have waited longest are cut. A pipelined request is begun when the replies before it were taken.
-- `HEAD` works wherever `GET` does, but for event streams.
+- `HEAD` works wherever `GET` does, but for event streams and files of Computers.
 
 ## Event streams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from helmr.control.api.constraints import AtMost, Between, Bytes, Id, Matches, Wait
 from helmr.protocol import limits
@@ -22,6 +22,7 @@ TemplateId = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a Temp
 Key = Annotated[str, Bytes(1, limits.KEY_BYTES)]
 ResponseId = Annotated[str, Bytes(1, limits.RESPONSE_ID_BYTES)]
 Digest = Annotated[str, Matches("[0-9a-f]{64}", "a SHA-256 in lower-case hex")]
+ComputerPath = Annotated[str, Matches(r"[^\0]{1,1000}", "a path on the Computer")]
 LabelText = Annotated[str, Bytes(1, limits.LABEL_BYTES)]
 Cursor = Annotated[str, Bytes(1, CURSOR_BYTES)]
 Limit = Annotated[int, Between(1, limits.PAGE_MAX)]
@@ -181,6 +182,42 @@ class CommandLogQuery:
     after: Annotated[int, Between(0, LARGEST_SEQUENCE)] = 0
     limit: Annotated[int, Between(1, limits.EVENTS_PAGE_MAX)] = limits.EVENTS_PAGE
     wait: Annotated[str, Wait(LONGEST_WAIT_SECONDS)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFilesQuery:
+    """`path` from the image's working directory, if it isn't absolute. `form`: a file's bytes, or an archive (tar) of what is there."""
+
+    path: ComputerPath
+    form: Literal["file", "tree"] = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFilesQuery:
+    """As above. A `tree` is put in the place of `path`, whose folder must be there; `mode` (decimal) is that of a new or replaced file.
+    With `name`, what is written goes into `path` under that name if `path` is a folder."""
+
+    path: ComputerPath
+    form: Literal["file", "tree"] = "file"
+    name: Annotated[str, Matches(r"(?!\.{1,2}\Z)[^\0/]{1,255}", "the name of a file")] | UnsetType = UNSET
+    mode: Annotated[int, Between(0, 0o777)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardQuery:
+    port: Annotated[int, Between(1, 65535)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenShell:
+    """The first message of a shell's client. Without `argv` it is the shell of the image's user."""
+
+    t: Literal["open"]
+    rows: Annotated[int, Between(1, 10_000)] = 24
+    columns: Annotated[int, Between(1, 10_000)] = 80
+    argv: tuple[str, ...] = ()
+    cwd: str | UnsetType = UNSET
+    env: Mapping[str, str] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 Access = Literal["key", "worker", "public"]
 """Who may call: a principal's bearer key, a worker's credential, anyone."""
 
-Payload = Literal["json", "events", "bytes", "text", "none"]
+Payload = Literal["json", "events", "bytes", "pieces", "text", "none"]
+"""`pieces` are bytes of unknown length, as they come."""
 
 Handler = Callable[["Call[Any, Any]"], Awaitable["Answer"]]
 

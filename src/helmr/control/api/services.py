@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from helmr.protocol.commands import Command, CommandLogs, CommandPage
+from helmr.protocol.errors import HelmrError
 from helmr.protocol.link import Link, LinkEnd
 from helmr.protocol.saves import Save
 from helmr.protocol.shapes import (
@@ -23,6 +24,7 @@ from helmr.protocol.shapes import (
     Session,
     TurnState,
 )
+from helmr.protocol.streams import Message, StreamKind
 
 if TYPE_CHECKING:
     from helmr.control.service.principals import Principal
@@ -247,6 +249,32 @@ class Commands(Protocol):
     async def cancel(self, principal: Principal, command_id: str, idempotency_key: str | None) -> Receipt: ...
 
 
+class Stream(Protocol):
+    """One stream to a Computer (`helmr.protocol.streams`), within its windows."""
+
+    @property
+    def error(self) -> HelmrError | None:
+        """Why it is over, when it did not end by a word."""
+        ...
+
+    @property
+    def room(self) -> int: ...
+    async def begin(self) -> Mapping[str, Any]: ...
+    async def receive(self) -> Message | None: ...
+    async def until_room(self) -> bool: ...
+    def send(self, data: bytes) -> None: ...
+    def say(self, kind: str, **members: Any) -> None: ...
+    def taken(self, size: int) -> None: ...
+
+
+class Streams(Protocol):
+    async def open(self, principal: Principal, computer_id: str, kind: StreamKind, opening: Mapping[str, Any]) -> Stream:
+        """As soon as the Computer is awake. Whoever opened it closes it."""
+        ...
+
+    def close(self, run: Any) -> None: ...
+
+
 class Links(Protocol):
     def open(self, worker: str, link: Link) -> LinkEnd:
         """Take over one end of a worker's new link; the API calls `on_message` and `on_closed` of what is returned."""
@@ -307,6 +335,8 @@ class Services(Protocol):
     def deployments(self) -> Deployments: ...
     @property
     def commands(self) -> Commands: ...
+    @property
+    def streams(self) -> Streams: ...
     @property
     def links(self) -> Links: ...
     @property

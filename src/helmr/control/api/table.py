@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from helmr.control.api.agents import AGENT_ROUTES
@@ -9,6 +10,7 @@ from helmr.control.api.commands import COMMAND_ROUTES
 from helmr.control.api.computers import COMPUTER_ROUTES
 from helmr.control.api.deployments import DEPLOYMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
+from helmr.control.api.files import FILE_ROUTES
 from helmr.control.api.questions import QUESTION_ROUTES
 from helmr.control.api.route import Route
 from helmr.control.api.saves import SAVE_ROUTES, WORKER_OBJECT_ROUTES
@@ -18,7 +20,16 @@ from helmr.control.api.system import system_routes
 from helmr.control.api.turns import TURN_ROUTES
 
 WORKER_LINK_PATH = "/v1/workers/link"
-"""The one route that is no request with a reply: a WebSocket for workers."""
+"""A WebSocket for workers. Like the next it is no request with a reply, and so not in the table."""
+
+STREAM_PATH = re.compile("/v1/computers/([^/]+)/(shell|forward)")
+"""A WebSocket for a client's shell or tunnel."""
+
+
+def is_socket_path(path: bytes) -> bool:
+    """Whether a handshake to this path is heard; anywhere else the wish to upgrade is ignored."""
+    text = path.decode("latin-1")
+    return text == WORKER_LINK_PATH or STREAM_PATH.fullmatch(text) is not None
 
 
 def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes]) -> tuple[Route, ...]:
@@ -31,6 +42,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *COMPUTER_ROUTES,
         *COMMAND_ROUTES,
         *SAVE_ROUTES,
+        *FILE_ROUTES,
         *AGENT_ROUTES,
         *DEPLOYMENT_ROUTES,
         *WORKER_OBJECT_ROUTES,

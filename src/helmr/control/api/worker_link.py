@@ -25,6 +25,9 @@ QUEUE_BYTES = 64 * 1024 * 1024
 MESSAGE_BYTES = 16 * 1024 * 1024
 """The longest message that a worker may send."""
 
+CODE_HEADER = b"helmr-error"
+"""The code of a refused handshake, beside its problem document: few clients of WebSockets can read the body of that."""
+
 CLOSE_SECONDS = 1.0
 """How long a cut link may take to say why."""
 
@@ -127,11 +130,6 @@ class WorkerLinks:
         for link in tuple(self._open):
             link.end(RESTART, "the control plane is stopping")
 
-    async def deny(self, error: HelmrError, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a handshake with a problem document, where the server can send one."""
-        await receive()
-        await _deny(error, scope, send)
-
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handshake, then both directions until one side ends.
 
@@ -141,9 +139,9 @@ class WorkerLinks:
         try:
             if self._draining:
                 raise ShuttingDown()
-            worker = await self._services.principals.authenticate_worker(_bearer(scope))
+            worker = await self._services.principals.authenticate_worker(bearer(scope, "A worker sends its credential as a bearer token."))
         except HelmrError as error:
-            await _deny(error, scope, send)
+            await deny(error, scope, send)
             return
         try:
             await send({"type": "websocket.accept"})
@@ -212,18 +210,20 @@ async def _read(receive: Receive, link: WebSocketLink, end: LinkEnd, worker: str
                 link.end(FAILED, "the message could not be handled")
 
 
-def _bearer(scope: Scope) -> str:
+def bearer(scope: Scope, hint: str) -> str:
+    """The credential of a handshake. Raises `Unauthenticated`."""
     values = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(values) == 1 and values[0][:7].lower() == b"bearer " and values[0].isascii() and values[0][7:].strip():
         return values[0][7:].strip().decode("ascii")
-    raise Unauthenticated(hint="A worker sends its credential as a bearer token.")
+    raise Unauthenticated(hint=hint)
 
 
-async def _deny(error: HelmrError, scope: Scope, send: Send) -> None:
+async def deny(error: HelmrError, scope: Scope, send: Send) -> None:
+    """Refuse a handshake with a problem document, where the server can send one."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY, "reason": error.code})
         return
     status, body, headers = problem(error, new_id())
-    named = [(b"content-type", PROBLEM_JSON), (b"content-length", b"%d" % len(body)), *headers]
+    named = [(CODE_HEADER, error.code.encode()), (b"content-type", PROBLEM_JSON), (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": "websocket.http.response.start", "status": status, "headers": named})
     await send({"type": "websocket.http.response.body", "body": body})

@@ -16,6 +16,7 @@ from helmr.control.service.manifests import Manifests
 from helmr.control.service.processes import Processes
 from helmr.control.service.roster import Roster
 from helmr.control.service.sleeping import Sleeping
+from helmr.control.service.streams import Streams
 from helmr.control.service.telling import Telling
 from helmr.control.store.flush import Admit, Flushed
 from helmr.control.store.queries import commands, processes
@@ -26,7 +27,7 @@ PLACED_AT_ONCE: Final = 200
 class Dispatcher:
     """`move_computer` tells a Computer's worker where it should go; the links set it."""
 
-    def __init__(self, core: Core, manifests: Manifests, controls: Controls, work: Processes, sleeping: Sleeping) -> None:
+    def __init__(self, core: Core, manifests: Manifests, controls: Controls, work: Processes, sleeping: Sleeping, *, plane_id: str) -> None:
         self._core = core
         self._controls = controls
         self._processes = work
@@ -37,6 +38,11 @@ class Dispatcher:
         self.hearing = Hearing(core, self.roster, self.telling, work, self.background, on_drained=self.finish)
         self.commands = CommandRuns(core, self.roster, work, self.background, on_full=self.make_room)
         self.hearing.on_command = self.commands.hear
+        self.streams = Streams(core, self.roster, work, self.background, plane_id=plane_id, on_full=self.make_room)
+        self.hearing.on_stream = self.streams.hear
+        self.roster.on_lost = lambda seat: self.streams.lose(
+            seat, "The way to the Computer was lost: it sleeps or stopped, or its worker did."
+        )
         self._placing = Coalesced(self.background, "place")
         self._finishing = Coalesced(self.background, "finish_close")
         self._moving = Coalesced(self.background, "move_computer")
@@ -45,6 +51,7 @@ class Dispatcher:
         core.reactor = self
 
     async def stop(self) -> None:
+        self.streams.stop()
         await self.background.stop()
 
     def attached(self, seat: Seat, rows: list[Any], alive: set[int]) -> None:

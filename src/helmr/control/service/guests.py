@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from helmr.control.service.frames_up import Up
+from helmr.control.service.stream_run import StreamRun
 from helmr.protocol import frames
 from helmr.protocol.link import Link, guest
 
@@ -188,6 +189,8 @@ class Seat:
     guests: dict[int, Guest] = field(default_factory=dict[int, Guest])
     commands: dict[int, CommandRun] = field(default_factory=dict[int, "CommandRun"])
     """Its Commands, by channel."""
+    streams: dict[int, StreamRun] = field(default_factory=dict[int, "StreamRun"])
+    """Streams of clients here, by channel."""
     starting: set[int] = field(default_factory=set[int])
     """Channels for which session.start was sent on this link."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)

@@ -53,6 +53,8 @@ class Hearing:
         self._on_drained = on_drained
         self.on_command: Callable[[Seat, frames.Frame], None] = lambda seat, frame: None
         """Takes the frames of Commands."""
+        self.on_stream: Callable[[Seat, frames.Frame], None] = lambda seat, frame: None
+        """Takes the frames of streams."""
 
     def on_frames(self, seat: Seat, body: bytes) -> None:
         """Whole frames of one Computer, in order. A process that breaks the protocol is ended (I4)."""
@@ -60,6 +62,9 @@ class Hearing:
             guest = seat.guests.get(frame.channel)
             if guest is None and frame.channel in seat.commands:
                 self.on_command(seat, frame)
+                continue
+            if guest is None and frame.channel in seat.streams:
+                self.on_stream(seat, frame)
                 continue
             if guest is None or guest.lost or not frame.payload:
                 continue

@@ -282,6 +282,7 @@ class Links:
         self.dispatcher.sync_commands(seat.computer_id)
         for stray in known - {row["channel"] for row in alive} - running:
             end.link.send(control("session.kill", computer=seat.computer_id, channel=stray, reason="unknown"))
+        self.dispatcher.streams.arrived(seat)
         for body in end.early.pop(seat.slot, ()):
             self.dispatcher.hearing.on_frames(seat, body)
         await self.place_on(seat.computer_id)
@@ -291,6 +292,9 @@ class Links:
         if seat is None:
             return
         channel = int(said["channel"])
+        if self.dispatcher.streams.exited(seat, channel, said):
+            end.link.send(control("session.forget", computer=seat.computer_id, channel=channel))
+            return
         run = seat.commands.get(channel)
         if run is not None:
             forget = control("session.forget", computer=seat.computer_id, channel=channel)

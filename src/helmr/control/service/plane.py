@@ -91,7 +91,8 @@ class ControlPlane:
         self.processes = Processes(core, manifests, self.sleeping, restoring)
         self.deletions = Deletions(core, self.processes)
         self.computers = Computers(core, manifests, self.sessions, self.sleeping, self.processes, self.deletions, self.saves)
-        self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping)
+        self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping, plane_id=self.id)
+        self.streams = self.dispatcher.streams
         orders = SaveOrders(core, self.saves, restoring)
         self.links = Links(core, self.dispatcher, self.processes, self.sleeping, self.deletions, orders, plane_id=self.id, on_log=on_log)
         self.builds = Builds(core, self.links)

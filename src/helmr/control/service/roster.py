@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from helmr.control.service.guests import Guest, Seat
@@ -12,6 +13,8 @@ class Roster:
     def __init__(self) -> None:
         self._seats: dict[str, Seat] = {}
         self._guests: dict[str, Guest] = {}
+        self.on_lost: Callable[[Seat], None] = lambda seat: None
+        """Called with a seat that is left."""
 
     def seat_of(self, computer_id: str) -> Seat | None:
         return self._seats.get(computer_id)
@@ -28,6 +31,7 @@ class Roster:
             del self._seats[seat.computer_id]
         for guest in list(seat.guests.values()):
             self.drop(guest)
+        self.on_lost(seat)
 
     def guest_of(self, session_id: str) -> Guest | None:
         """The Session's process, if its Computer is attached here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from helmr.control.service.plane import ControlPlane
-from helmr.control.store.queries import commands
+from helmr.control.store.queries import commands, streams
 from helmr.protocol.limits import COMMANDS_KEPT_SECONDS
 
 BATCH: Final = 200
@@ -23,6 +23,7 @@ class CommandEnds:
         async with plane.database.connection() as connection:
             overdue = await commands.commands_overdue(connection, count=BATCH)
             stranded = await commands.commands_stranded(connection, count=BATCH)
+            await streams.expire_streams(connection, count=BATCH)
             expired = await commands.expire_commands(connection, seconds=COMMANDS_KEPT_SECONDS, count=BATCH)
         for row in overdue:
             await plane.dispatcher.commands.time_over(str(row["id"]))

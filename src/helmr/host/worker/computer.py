@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import posixpath
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -134,6 +135,14 @@ class Computer:
             self.scopes.refuse(channel, DRAINING)
             return
         self.scopes.start(channel, lambda: self._prepare_command(message))
+
+    def start_stream(self, message: Mapping[str, Any]) -> None:
+        """stream.start: a scope, and in it what serves a shell, a copy or a tunnel [C8]."""
+        channel = int(message["channel"])
+        if self._host.draining:
+            self.scopes.refuse(channel, DRAINING)
+            return
+        self.scopes.start(channel, lambda: self._prepare_stream(message))
 
     @property
     def has_template(self) -> bool:
@@ -305,6 +314,17 @@ class Computer:
             **({"user": config.user} if config.user != "root" else {}),
             "timeout_ms": message["timeout_ms"],
             "stdin": base64.b64decode(message.get("stdin", "")),
+        }
+
+    async def _prepare_stream(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        config, stream = self._config, dict(cast("Mapping[str, Any]", message["stream"]))
+        if "path" in stream:
+            stream["path"] = self._inside(posixpath.join(config.workdir, str(stream["path"])))
+        return {
+            "stream": stream,
+            "env": {**config.env, **cast("Mapping[str, str]", stream.pop("env", {}))},
+            "cwd": self._inside(str(stream.pop("cwd", None) or config.workdir)),
+            **({"user": config.user} if config.user != "root" else {}),
         }
 
     def _inside(self, path: str) -> str:

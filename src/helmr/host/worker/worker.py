@@ -151,6 +151,8 @@ class Worker:
                 self._named(message).start_session(message)
             case "command.start":
                 self._named(message).start_command(message)
+            case "stream.start":
+                self._named(message).start_stream(message)
             case "session.kill":
                 self._named(message).scopes.kill(int(message["channel"]), str(message.get("reason", "")))
             case "session.forget":

@@ -102,6 +102,19 @@ class ComputerKeyConflict(Conflict):
     hint = "Use the Computer that `computer_id` names, delete it, or choose another key."
 
 
+class PathRefused(Conflict):
+    """What the path names on the Computer can't be copied so."""
+
+    code = "path_refused"
+
+
+class PortRefused(Conflict):
+    """Nothing on the Computer took the connection to that port."""
+
+    code = "port_refused"
+    hint = "Start what listens there; it must listen on the Computer's loopback, or on all addresses."
+
+
 class ComputerMismatch(Conflict):
     """The Computer was made from another image or other resources than the Agent's Template."""
 

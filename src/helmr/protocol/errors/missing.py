@@ -66,6 +66,12 @@ class CommandNotFound(Missing):
     code = "command_not_found"
 
 
+class PathNotFound(Missing):
+    """The Computer has no such file or folder."""
+
+    code = "path_not_found"
+
+
 class QuestionNotFound(Missing):
     """There is no such question here."""
 

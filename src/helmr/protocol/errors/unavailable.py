@@ -46,6 +46,26 @@ class SaveUnavailable(Unavailable):
     hint = "Try again once it runs, sleeps or is cold; `helmr computer get` shows where it is."
 
 
+class ComputerUnreachable(Unavailable):
+    """The Computer runs, and this control plane has no way to it now."""
+
+    code = "computer_unreachable"
+    hint = "Retry: its worker comes back, or the request reaches the control plane that has its link."
+
+
+class StreamsExhausted(Unavailable):
+    """The Computer has as many open shells, copies and tunnels as it may."""
+
+    code, status = "streams_exhausted", 429
+    hint = "End one, or try again later."
+
+
+class StreamBroken(Unavailable):
+    """The way to the Computer was lost, and what ran there for it has ended."""
+
+    code = "stream_broken"
+
+
 class ShuttingDown(Unavailable):
     """This control plane is stopping."""
 

@@ -56,7 +56,12 @@ SELECT channel, last_op, status, stop_cause FROM commands WHERE computer_id = :c
 SELECT id FROM commands WHERE computer_id = :computer_id AND channel = :channel AND status IN ('starting', 'running');
 
 -- name: in_use(computer_id)$
-SELECT EXISTS (SELECT FROM commands WHERE computer_id = :computer_id AND status IN ('queued', 'starting', 'running'));
+-- Whether a Command is there or comes, or a stream is open that counts [C6].
+SELECT EXISTS (SELECT FROM commands WHERE computer_id = :computer_id AND status IN ('queued', 'starting', 'running'))
+    OR EXISTS (
+        SELECT FROM computer_streams
+        WHERE computer_id = :computer_id AND lease_until > clock_timestamp() AND counts_until > clock_timestamp()
+    );
 
 -- name: mark_stop(id, cause)!
 UPDATE commands SET stop_cause = :cause, stop_at = clock_timestamp() WHERE id = :id AND stop_cause IS NULL;

@@ -79,7 +79,11 @@ SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id;
 -- Whether it has an open Session or a process, or a Command, or somebody woke it a moment ago.
 SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' OR process <> 'none'))
     OR EXISTS (SELECT FROM computers WHERE id = :computer_id AND kept_until > clock_timestamp())
-    OR EXISTS (SELECT FROM commands WHERE computer_id = :computer_id AND status IN ('queued', 'starting', 'running'));
+    OR EXISTS (SELECT FROM commands WHERE computer_id = :computer_id AND status IN ('queued', 'starting', 'running'))
+    OR EXISTS (
+        SELECT FROM computer_streams
+        WHERE computer_id = :computer_id AND lease_until > clock_timestamp() AND counts_until > clock_timestamp()
+    );
 
 -- name: worker_drains(id)$
 SELECT draining FROM workers WHERE id = :id;
@@ -121,13 +125,17 @@ UPDATE sessions SET process = 'ready' WHERE computer_id = :computer_id AND proce
 
 -- name: idle_computers(count)
 -- Running Computers on which nobody works or is about to, longest idle first [C10]. The decision is made again under the locks.
--- A Command that ended counts like a wake: from then on nobody works there.
-SELECT c.id, c.worker_id, c.cpu, c.memory, greatest(max(coalesce(s.idle_at, s.closed_at)), c.woken_at, max(k.ended_at)) AS idle_at,
-    greatest(c.woken_at, max(k.ended_at)) AS woken_at, c.save_failures
+-- A Command or a stream that ended counts like a wake: from then on nobody works there.
+SELECT c.id, c.worker_id, c.cpu, c.memory, greatest(max(coalesce(s.idle_at, s.closed_at)), c.woken_at, c.used_at, max(k.ended_at)) AS idle_at,
+    greatest(c.woken_at, c.used_at, max(k.ended_at)) AS woken_at, c.save_failures
 FROM computers c LEFT JOIN LATERAL (SELECT max(ended_at) AS ended_at FROM commands WHERE computer_id = c.id) k ON true
     JOIN workers w ON w.id = c.worker_id AND w.lease_until > clock_timestamp() JOIN sessions s ON s.computer_id = c.id
 WHERE c.residency = 'running' AND c.status = 'available'
     AND NOT EXISTS (SELECT FROM commands k WHERE k.computer_id = c.id AND k.status IN ('queued', 'starting', 'running'))
+    AND NOT EXISTS (
+        SELECT FROM computer_streams t
+        WHERE t.computer_id = c.id AND t.lease_until > clock_timestamp() AND t.counts_until > clock_timestamp()
+    )
 GROUP BY c.id
 HAVING bool_and(
     s.running_turn IS NULL AND s.process IN ('none', 'ready') AND (s.held > 0 OR s.claimed_turn + 1 >= s.next_turn OR s.status = 'closed')
@@ -135,7 +143,7 @@ HAVING bool_and(
 ORDER BY 5 LIMIT :count;
 
 -- name: waiting_for_room()
--- Computers that Sessions or Commands wait for and that take no room yet: first come first served in an Environment, round robin between them [C10].
+-- Computers that Sessions, Commands or streams wait for and that take no room yet: first come first served in an Environment, round robin between them [C10].
 -- One that is to be restored may go anywhere that has its base [C5].
 SELECT id, worker_id, cpu, memory, base FROM (
     SELECT c.id, c.cpu, c.memory, min(w.created_at) AS since,
@@ -147,6 +155,8 @@ SELECT id, worker_id, cpu, memory, base FROM (
         WHERE s.wanting AND (s.retry_at IS NULL OR s.retry_at <= clock_timestamp())
         UNION ALL
         SELECT computer_id, created_at FROM commands WHERE status = 'queued'
+        UNION ALL
+        SELECT computer_id, opened_at FROM computer_streams WHERE channel IS NULL AND lease_until > clock_timestamp()
     ) w JOIN computers c ON c.id = w.computer_id
     WHERE c.residency IN ('cold', 'unavailable', 'hibernated')
     GROUP BY c.id
