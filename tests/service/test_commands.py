@@ -181,6 +181,45 @@ async def test_a_command_that_comes_while_its_computer_falls_asleep_wakes_it_aga
         assert (await command(h, id, 5.0)).status == "exited"
 
 
+@pytest.mark.ud("UD-46")
+@pytest.mark.parametrize("state", ["cold", "starting", "running", "hibernating", "hibernated", "waking"])
+async def test_a_command_in_whatever_state_its_computer_is_runs_once_it_runs(database, tmp_path, state):
+    """[C6], [C8], UD-46: it wakes or starts the Computer, or waits for what is on its way; nothing is sent into one that is not there."""
+    async with house(database, tmp_path) as h:
+        session, _ = await h.warm()
+        computer = await computer_of(h, session)
+        go_on = []
+        if state in ("cold", "starting"):
+            h.host.computers.pop(computer)
+            h.host.link.send(control("computer.state", computer=computer, fence=1, state="gone", reason="exited"))
+            await until_residency(h, computer, "cold")
+        elif state != "running":
+            h.host.hesitant = state == "hibernating"
+            assert await h.plane.sleeping.begin(computer)
+            if state != "hibernating":
+                await until_residency(h, computer, "hibernated")
+        if state in ("starting", "waking"):
+            name = "_computer_start" if state == "starting" else "_computer_wake"
+            done = getattr(h.host, name)
+            setattr(h.host, name, go_on.append)
+            await h.plane.computers.wake(h.principal, computer, None)
+            await until_residency(h, computer, state)
+        id = await execute(h, computer)
+        if state in ("starting", "waking"):
+            assert (await command(h, id)).status == "queued" and h.host.programs.empty()
+            async with asyncio.timeout(5):
+                while not go_on:
+                    h.host.changed.clear()
+                    await h.host.changed.wait()
+            done(go_on[0])
+        elif state == "hibernating":
+            assert (await command(h, id)).status == "queued" and h.host.programs.empty()
+            h.host.fall_asleep(computer)
+        (await h.host.next_program()).die("exited", code=0)
+        assert (await command(h, id, 5.0)).status == "exited"
+        assert h.host.programs.empty()
+
+
 async def test_cancel_is_told_once_and_counts_whatever_the_program_makes_of_it(database, tmp_path):
     async with house(database, tmp_path) as h:
         id, program, _ = await running(h)

@@ -43,7 +43,8 @@ async def cp(client: HelmrClient, output: Output, *, source: str, target: str) -
         assert here is not None
         return await _to(client, output, source, *here)
     except (ArchiveError, OSError) as error:
-        raise click.ClickException(str(error)) from None
+        output.note(f"error: {error}")
+        return REFUSED
 
 
 async def _from(client: HelmrClient, output: Output, computer: str, path: str, target: str) -> int | None:
