@@ -13,8 +13,10 @@ from helmr.host.sandbox import crowds
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.process import ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
+from helmr.protocol.errors import AlreadyRunning
 
 _STOP_SECONDS = 30.0
+_LOOK_SECONDS = 0.02
 
 
 async def clean(state: Path) -> int:
@@ -33,7 +35,7 @@ async def clean(state: Path) -> int:
         async with asyncio.timeout(_STOP_SECONDS):
             await client.wait_closed()
         await client.close()
-    lock = take_folder(state)
+    lock = await _take(state)
     try:
         for record in load_all(state / "computers"):
             # By either driver's marks: which one made it is not worth a guess.
@@ -45,3 +47,13 @@ async def clean(state: Path) -> int:
     finally:
         os.close(lock)
     return 0
+
+
+async def _take(state: Path) -> int:
+    """The folder's lock. A hostd that is ending gives up its connections before that, so it is waited for."""
+    for _ in range(int(_STOP_SECONDS / _LOOK_SECONDS)):
+        try:
+            return take_folder(state)
+        except AlreadyRunning:
+            await asyncio.sleep(_LOOK_SECONDS)
+    return take_folder(state)
