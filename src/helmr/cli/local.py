@@ -25,12 +25,27 @@ def _installed(part: str) -> None:
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where everything is kept [default: one per project].")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on [default: 4356]; 0 takes a free one.")
+@click.option(
+    "--driver",
+    type=click.Choice(["bubblewrap", "gvisor", "process"]),
+    default="bubblewrap",
+    show_default=True,
+    help="What separates Computers from this machine.",
+)
 @click.option("--open/--no-open", "open_console", default=False, help="Open the console in a browser [default: don't].")
 @click.option("--no-reload", is_flag=True, help="Publish once, and not on change.")
 @click.option("--clean", is_flag=True, help="End what an earlier run left, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object, when all is ready.")
 def dev(
-    path: Path, data_dir: Path | None, host: str, port: int | None, open_console: bool, no_reload: bool, clean: bool, as_json: bool
+    path: Path,
+    data_dir: Path | None,
+    host: str,
+    port: int | None,
+    driver: Literal["bubblewrap", "gvisor", "process"],
+    open_console: bool,
+    no_reload: bool,
+    clean: bool,
+    as_json: bool,
 ) -> int:
     """Run everything here around the project at PATH: database, control plane, worker.
 
@@ -45,6 +60,7 @@ def dev(
             data_dir=data_dir,
             host=host,
             port=DEFAULT_PORT if port is None else port,
+            driver=driver,
             reload=not no_reload,
             open_console=open_console,
             json_output=as_json,
@@ -98,7 +114,11 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 )
 @click.option("--hostd-state", type=click.Path(path_type=Path, file_okay=False), help="The folder of a hostd [default: STATE/hostd].")
 @click.option(
-    "--driver", type=click.Choice(["bubblewrap", "process"]), default="bubblewrap", show_default=True, help="For a hostd started here."
+    "--driver",
+    type=click.Choice(["bubblewrap", "gvisor", "process"]),
+    default="bubblewrap",
+    show_default=True,
+    help="For a hostd started here.",
 )
 @click.option(
     "--egress-allow",
@@ -122,7 +142,7 @@ def worker(
     credential: str | None,
     state: Path,
     hostd_state: Path | None,
-    driver: Literal["bubblewrap", "process"],
+    driver: Literal["bubblewrap", "gvisor", "process"],
     egress_allow: tuple[str, ...],
     name: str | None,
     cpu: float | None,

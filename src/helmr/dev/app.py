@@ -27,7 +27,7 @@ from helmr.dev.following import LiveOutput
 from helmr.dev.host import LocalHost, end_hostd
 from helmr.dev.publishing import Publisher
 from helmr.dev.screen import Ready, Screen
-from helmr.host.worker import HostdProcess
+from helmr.host.worker import DriverName, HostdProcess
 from helmr.logs import write_logs
 from helmr.protocol.errors import SetupError
 from helmr.publish.project import load_project
@@ -52,6 +52,8 @@ class DevConfig:
     reload: bool = True
     open_console: bool = False
     json_output: bool = False
+    driver: DriverName = "bubblewrap"
+    """Of the host daemon that is started; one that runs already keeps its own."""
     clean: bool = False
     """End what an earlier run left, and nothing else."""
 
@@ -105,7 +107,7 @@ class Dev:
         started.push_async_callback(listener.stop)
         postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder.postgres))
         database = KeptPostgres(postgres, self._screen)
-        hostd = HostdProcess(self._folder.host)
+        hostd = HostdProcess(self._folder.host, self._config.driver)
         started.push_async_callback(database.stop)
         started.push_async_callback(end_hostd, hostd)
         dsn = await _together(database.start(), hostd.ensure())

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from helmr.guest.enter import enter_session
 from helmr.guest.execute import enter_command
+from helmr.guest.groups import enter_group
 from helmr.guest.kernel import become_subreaper, set_process_name
 from helmr.guest.launch import LaunchFailed, join_scope, read_launch, read_stdin
 from helmr.guest.processes import descendants, kill
@@ -34,6 +35,7 @@ def keep_scope(report: socket.socket, channel: int, connection: socket.socket, s
     try:
         launch = read_launch(connection)
         join_scope(launch)
+        enter_group(launch)
         stdin = read_stdin(connection, launch.stdin) if launch.argv else None
         if stdin is not None:
             # What tells a Command to stop before it has begun must not get lost: it waits until the program is there.

@@ -36,6 +36,10 @@ class Launch:
     argv: tuple[str, ...] = ()
     stdin: int = 0
     stream: bool = False
+    group: str = ""
+    """Folder of its process group in the guest's own kernel; empty where the host groups it."""
+    memory: int = 0
+    """Bytes of data that each of its processes may have; 0: no limit of its own."""
 
     def encode(self) -> bytes:
         payload = json.dumps(asdict(self)).encode()

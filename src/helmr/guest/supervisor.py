@@ -21,7 +21,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from helmr.guest.command import CommandScope
+from helmr.guest.door import Door
 from helmr.guest.forwarding import Forwarding
+from helmr.guest.groups import make_groups
 from helmr.guest.kernel import become_subreaper, set_process_name
 from helmr.guest.launch import Launch
 from helmr.guest.polling import guest_loop
@@ -46,7 +48,11 @@ _SWEEPS: Final = 250
 def main() -> None:
     """Entry point; runs until it is told to end by SIGTERM."""
     parser = argparse.ArgumentParser(prog="helmr-supervisor")
-    parser.add_argument("--socket", required=True, help="the socket that hostd listens on")
+    parser.add_argument("--socket", help="the socket that hostd listens on")
+    parser.add_argument("--door", help="where hostd passes streams in, if it doesn't listen")
+    parser.add_argument("--groups", help="folder of the process groups of this kernel, for scopes that the host can't group")
+    parser.add_argument("--memory", type=int, default=0, help="bytes of data that one process of a scope may have; 0: as many as it likes")
+    parser.add_argument("--pids", type=int, default=0, help="processes that all scopes may have; 0: as many as they like")
     parser.add_argument("--runtime", default=os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     parser.add_argument("--egress", action="store_true", help="hostd has an egress proxy for this Computer")
     options = parser.parse_args()
@@ -54,14 +60,19 @@ def main() -> None:
     if os.getpid() != 1:
         become_subreaper()
     with asyncio.Runner(loop_factory=guest_loop) as runner:
-        runner.run(Supervisor(options.socket, options.runtime, egress=options.egress).run())
+        own = make_groups(options.groups, options.pids) if options.groups else ""
+        way = Supervisor(options.socket, options.runtime, door=options.door, egress=options.egress, groups=own, memory=options.memory)
+        runner.run(way.run())
 
 
 class Supervisor:
     """Owns the stream to the host, the zygotes and the scopes."""
 
-    def __init__(self, host: str, runtime: str, *, egress: bool = False) -> None:
+    def __init__(
+        self, host: str | None, runtime: str, *, door: str | None = None, egress: bool = False, groups: str = "", memory: int = 0
+    ) -> None:
         self._host, self._runtime, self._egress = host, runtime, egress
+        self._at, self._groups, self._memory = door, groups, memory
         self._token = secrets.token_hex(8)
         self._scopes: dict[int, Scope | CommandScope] = {}
         self._stdin: dict[int, bytearray] = {}
@@ -82,10 +93,12 @@ class Supervisor:
         self._uplink = Uplink(self._host, on_connected=self._connected, on_frames=self._take, on_lost=self._lost, on_room=self._resume_all)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._loop.add_signal_handler(signal.SIGTERM, ending.set)
-        if self._egress:
+        if self._egress and self._host is not None:
             self._forwarding = Forwarding(self._runtime, self._host)
             self._forwarding.start()
         self._uplink.connect()
+        if self._at is not None:
+            self._door = Door(self._at, self._passed)
         await ending.wait()
         while kill(descendants(os.getpid())):  # noqa: ASYNC110 - dying processes of others give no event to wait for
             await asyncio.sleep(_SWEEP_SECONDS)
@@ -113,6 +126,12 @@ class Supervisor:
             str(number): {"pid": scope.pid, "alive": not scope.finished, "last_op": scope.last_op} for number, scope in self._scopes.items()
         }
         self._say({"t": "hello", "protocol": PROTOCOL, "python": platform.python_version(), "channels": channels})
+
+    def _passed(self, word: str, stream: socket.socket) -> bool:
+        if word != "stream":
+            return False
+        self._uplink.adopt(stream)
+        return True
 
     def _lost(self) -> None:
         self._attached = False
@@ -210,7 +229,9 @@ class Supervisor:
             env=frame.get("env", {}),
             cwd=frame.get("cwd") or "/",
             user=frame.get("user"),
-            host=self._host,
+            host=self._host or "",
+            group=f"{self._groups}/{channel}" if self._groups else "",
+            memory=self._memory,
             stream=stream is not None,
         )
         if stream is not None:
@@ -240,7 +261,9 @@ class Supervisor:
             env=frame.get("env", {}),
             cwd=frame.get("cwd") or "/",
             user=frame.get("user"),
-            host=self._host,
+            host=self._host or "",
+            group=f"{self._groups}/{channel}" if self._groups else "",
+            memory=self._memory,
             argv=tuple(frame["argv"]),
             stdin=len(stdin),
         )

@@ -21,12 +21,12 @@ _HELLO: Final = json.dumps({"hello": "supervisor", "protocol": PROTOCOL}).encode
 
 
 class Uplink:
-    """Owned by the supervisor. `on_connected` may send the stream's first frame; `on_frames` gets what one read brought;
-    `on_lost` says that what was queued is gone; `on_room` that it is no longer congested."""
+    """Owned by the supervisor. `path` None: streams are passed in, by `adopt`. `on_connected` may send the stream's first frame;
+    `on_frames` gets what one read brought; `on_lost` says that what was queued is gone; `on_room` that it is no longer congested."""
 
     def __init__(
         self,
-        path: str,
+        path: str | None,
         *,
         on_connected: Callable[[], None],
         on_frames: Callable[[list[Frame]], None],
@@ -55,7 +55,9 @@ class Uplink:
         return self._queued > CONGESTED_BYTES
 
     def connect(self) -> None:
-        """Try now, and later again until it works."""
+        """Try now, and later again until it works. Nothing where streams are passed in."""
+        if self._path is None:
+            return
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.setblocking(False)
@@ -65,10 +67,22 @@ class Uplink:
             self._loop.call_later(self._retry, self.connect)
             self._retry = min(self._retry * 2, LAST_RETRY_SECONDS)
             return
+        self._begin(connection, _HELLO)
+
+    def adopt(self, connection: socket.socket) -> None:
+        """Go on with a stream that the host passed in, in place of the one before. It needs no greeting: the host knows whom it gave it."""
+        if self._socket is not None:
+            self.close()
+            self._on_lost()
+        connection.setblocking(False)
+        self._begin(connection, b"")
+
+    def _begin(self, connection: socket.socket, greeting: bytes) -> None:
         self._socket = connection
         self._reader = FrameReader()
         self._loop.attend(connection.fileno(), READ, self._on_ready)
-        self.send(_HELLO)
+        if greeting:
+            self.send(greeting)
         self._on_connected()
 
     def send(self, data: bytes) -> None:
@@ -96,6 +110,8 @@ class Uplink:
         print(f"helmr supervisor: the stream to the host ended: {why}", file=sys.stderr, flush=True)
         self.close()
         self._on_lost()
+        if self._path is None:
+            return
         self._loop.call_later(self._retry, self.connect)
         self._retry = min(self._retry * 2, LAST_RETRY_SECONDS)
 

@@ -24,10 +24,11 @@ PACKED_BYTES: Final = 256 * 1024
 
 FROM_WORKER: Final = {
     "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version, draining}, `incarnation`?, "
-    "`computers`: [{computer, fence, state}]; first message of a link",
+    "`computers`: [{computer, fence, state, rung?}]; first message of a link",
     "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining)",
     "computer.state": "`computer`, `fence`, `state` (running, failed, gone, asleep, awake), `error`? {code, message}, with gone a `reason` "
-    "(exited, stopped, destroyed, not_woken), with asleep and awake `rung` and `seconds`, or the error for which it could not sleep: after "
+    "(exited, stopped, destroyed, not_woken), with asleep and awake `rung` and `seconds`, with asleep what was `kept`, a `reason`? why by "
+    "no stronger rung, `image_bytes`?, `paged_out`?, or the error for which it could not sleep: after "
     "a computer.start, sleep, wake, stop or destroy, when an attach failed, or when it changes by itself",
     "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, "
     "on the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",

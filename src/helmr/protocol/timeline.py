@@ -143,9 +143,14 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
             when="Its Computer sleeps: all its processes stand still, and what it had reserved is free.",
             always={
                 "computer_id": "the Computer",
-                "rung": "how it sleeps: `freeze`, its memory stays in the host's",
+                "rung": "how it sleeps: `image`, its memory is on disk and it has no process; `freeze`, its memory stays in the host's",
                 "seconds": "how long it took",
                 "kept": "what survives: `memory`, `files`",
+            },
+            sometimes={
+                "reason": "why by no stronger rung",
+                "image_bytes": "how much is on disk of its memory",
+                "paged_out": "bytes of its memory that went to the host's swap",
             },
         ),
         "computer.woken": Said(

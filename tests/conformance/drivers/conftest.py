@@ -15,11 +15,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from jail import Jail
+from tests.runsc import RunscMissing, find_runsc
 
 from helmr.host.hostd.cleaning import clean
 
-KINDS = ("bubblewrap-root", "bubblewrap-user", "process")
-ISOLATED = ("bubblewrap-root", "bubblewrap-user")
+KINDS = ("bubblewrap-root", "bubblewrap-user", "gvisor", "process")
 ORDINARY_UID = 64123
 
 
@@ -46,9 +46,15 @@ async def jails(anyio_backend: str) -> AsyncIterator[dict[str, Jail]]:
 async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Jail]) -> AsyncIterator[Jail]:
     """A jail without Computers. It is shared, so each test leaves it so; one that a test spoilt is made anew."""
     kind = request.param
-    if kind == "bubblewrap-root" and os.geteuid() != 0:
+    if kind in ("bubblewrap-root", "gvisor") and os.geteuid() != 0:
         pytest.skip("needs root")
     uid = None
+    environment: dict[str, str] = {}
+    if kind == "gvisor":
+        try:
+            environment["HELMR_RUNSC"] = find_runsc()
+        except RunscMissing as missing:
+            pytest.skip(str(missing))
     if kind == "bubblewrap-user" and os.geteuid() == 0:
         if (
             shutil.which("setpriv") is None
@@ -62,7 +68,7 @@ async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Ja
         home.chmod(0o755)
         if uid is not None:
             os.chown(home, uid, uid)
-        jails[kind] = Jail(home / "state", kind.partition("-")[0], uid)
+        jails[kind] = Jail(home / "state", kind.partition("-")[0], uid, environment)
         await jails[kind].open()
     yield jails[kind]
     used = jails.pop(kind)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from helmr.host.hostd import computer as computer_module
 from helmr.host.hostd.daemon import Hostd, HostdConfig
+from helmr.host.hostd.records import Record
 from helmr.host.sandbox.bubblewrap import GUEST_LOG
 from helmr.host.sandbox.driver import ComputerSpec, Driver, Running
+from helmr.host.sandbox.gvisor import driver as driver_module
+from helmr.host.sandbox.gvisor import image
+from helmr.host.sandbox.gvisor.driver import Gvisor
+from helmr.host.sandbox.gvisor.inside import DOOR
+from helmr.host.sandbox.gvisor.runsc import Runsc
 from helmr.host.sandbox.supervision import python_argv
 
 TEXT = (Path(__file__).parent / "inmate.py").read_text()
@@ -22,15 +33,55 @@ def with_inmates(driver: Driver) -> Driver:
 
     async def start_inmate(spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
         inside = driver.paths(spec)
-        log = GUEST_LOG if driver.name == "bubblewrap" else f"{spec.folder}/supervisor.log"
-        inmate = python_argv(TEXT, "--socket", f"{inside.run}/host.sock", python=inside.python, runtime=inside.runtime, log=log)
+        log = f"{spec.folder}/supervisor.log" if driver.name == "process" else GUEST_LOG
+        way = ("--socket", f"{inside.run}/host.sock") if driver.guests_connect else ("--door", DOOR)
+        inmate = python_argv(TEXT, *way, python=inside.python, runtime=inside.runtime, log=log)
         return await start(spec, argv or inmate)
 
     driver.start = start_inmate  # type: ignore[method-assign]
     return driver
 
 
+def dying_at(point: str) -> None:
+    """Have this process killed right after one step of a sleep or a wake."""
+    steps: dict[str, tuple[Any, str]] = {
+        "paused": (Runsc, "pause"),
+        "written": (Runsc, "checkpoint"),
+        "sealed": (image, "seal"),
+        "launched": (driver_module, "start"),
+        "restored": (Gvisor, "wake"),
+    }
+    if point in ("recorded", "waking"):
+        save = computer_module.save
+
+        def save_and_die(record: Record) -> None:
+            save(record)
+            if record.state == ("hibernated" if point == "recorded" else "waking"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        computer_module.save = save_and_die
+        return
+    owner, name = steps[point]
+    step = getattr(owner, name)
+
+    @functools.wraps(step)
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        if not inspect.iscoroutinefunction(step):
+            step(*arguments, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        async def last() -> None:
+            await step(*arguments, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return last()
+
+    setattr(owner, name, stepped)
+
+
 async def main() -> None:
+    if "DIE_AT" in os.environ:
+        dying_at(os.environ["DIE_AT"])
     hostd = Hostd(HostdConfig(state=Path(sys.argv[1]), driver=sys.argv[2]))  # type: ignore[arg-type]
     with_inmates(hostd.driver)
     loop = asyncio.get_running_loop()

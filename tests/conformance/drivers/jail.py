@@ -38,6 +38,7 @@ class Jail:
     state: Path
     driver: str
     uid: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
     client: HostdClient = None  # type: ignore[assignment]
     hostd: subprocess.Popen[bytes] | None = None
     notices: asyncio.Queue[tuple[str, Mapping[str, Any]]] = field(default_factory=asyncio.Queue)
@@ -53,7 +54,7 @@ class Jail:
         log = (self.state.parent / "hostd.log").open("ab")
         self.hostd = subprocess.Popen(
             [*prefix, python, str(HERE / "hostd_with_inmates.py"), str(self.state), self.driver],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": path, **self.environment},
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -18,6 +18,8 @@ from helmr.host.hostd.client import HostdClient, HostdRefused
 from helmr.protocol.manifest import TemplateManifest
 
 pytestmark = pytest.mark.anyio
+whatever_driver = pytest.mark.kinds("bubblewrap-root", "bubblewrap-user", "process")
+"""hostd's own doing, which one more driver says nothing new about."""
 
 COUNTER = """\
 import time
@@ -71,6 +73,7 @@ async def test_files_persist_over_stop_and_start(jail: Jail) -> None:
         assert await inmate.value(f"pathlib.Path({path!r}).read_text()") == "still here"
 
 
+@whatever_driver
 async def test_start_of_a_running_computer_takes_the_new_fence_and_an_older_one_is_refused(jail: Jail) -> None:
     first = await jail.start("c1", 1)
     again = await jail.start("c1", 5)
@@ -145,17 +148,21 @@ async def test_a_sleeping_computer_goes_on_with_the_same_processes_also_after_ho
         await until_counting(inmate, path)
     before = jail.processes("c1")
     slept = await jail.client.hibernate("c1", 1)
-    assert slept["rung"] == "freeze" and slept["seconds"] >= 0
-    assert await jail.client.hibernate("c1", 1)
+    on_disk = jail.driver == "gvisor"
+    assert slept["rung"] == ("image" if on_disk else "freeze") and slept["seconds"] >= 0
+    assert on_disk != bool(slept.get("reason"))
+    assert (await jail.client.hibernate("c1", 1))["rung"] == slept["rung"]
+    if on_disk:
+        assert not jail.processes("c1") and not jail.cgroups("c1")
     assert (await jail.client.info())["computers"][0]["state"] == "asleep"
     await jail.kill_hostd()
     await jail.open()
     assert (await jail.client.info())["computers"][0]["state"] == "asleep"
     await jail.client.lease(["c1"], 60)
-    assert (await jail.client.stats("c1"))["frozen"], "a lease is no reason to wake"
+    assert (await jail.client.info())["computers"][0]["state"] == "asleep", "a lease is no reason to wake"
     await jail.client.wake("c1", 1)
     assert (await jail.client.info())["computers"][0]["state"] == "running"
-    assert jail.processes("c1") == before
+    assert on_disk or jail.processes("c1") == before
     async with jail.inside("c1") as inmate:
         seen = await counted(inmate, path)
         async with asyncio.timeout(5):
@@ -165,9 +172,12 @@ async def test_a_sleeping_computer_goes_on_with_the_same_processes_also_after_ho
 
 async def test_a_start_or_a_stop_of_a_sleeping_computer_does_what_it_says(jail: Jail) -> None:
     await jail.start("c1")
-    pid = (await jail.client.info())["computers"][0]["pid"]
+    async with jail.inside("c1") as inmate:
+        pid = (await inmate.run("import time\ntime.sleep(3600)", wait=False)).out
     await jail.client.hibernate("c1", 1)
-    assert (await jail.start("c1", 2))["pid"] == pid
+    await jail.start("c1", 2)
+    async with jail.inside("c1", 2) as inmate:
+        assert await inmate.value(f"os.kill({pid}, 0)") is None, "the same processes go on"
     assert not (await jail.client.stats("c1"))["frozen"]
     await jail.client.hibernate("c1", 2)
     await jail.client.stop("c1", 2)
@@ -293,6 +303,7 @@ async def test_ending_a_scope_ends_its_daemons_and_touches_no_other(jail: Jail) 
         assert await jail.client.end_scope("c1", 1) == {"ended": 0, "seconds": pytest.approx(0, abs=1), "oom": None}
 
 
+@whatever_driver
 async def test_a_scope_that_was_not_created_takes_nobody(jail: Jail) -> None:
     await jail.start("c1")
     async with jail.inside("c1") as inmate:
@@ -314,6 +325,7 @@ async def test_a_bundle_appears_in_the_running_computer(jail: Jail, folder: Path
         assert await inmate.value(f"open({inside!r} + '/link.py').read()") == "VALUE = 1\n"
 
 
+@whatever_driver
 @pytest.mark.parametrize("link", ["/etc/shadow", "../../secret", "agents/../../x"])
 async def test_a_bundle_with_a_link_that_leaves_it_is_refused_whole(jail: Jail, folder: Path, link: str) -> None:
     source = folder / "bundle"
@@ -348,6 +360,7 @@ async def test_clean_after_a_kill_removes_processes_and_folder(jail: Jail) -> No
     await jail.open()
 
 
+@whatever_driver
 async def test_a_second_hostd_on_the_same_folder_is_refused(jail: Jail) -> None:
     command = [sys.executable, "-m", "helmr.host.hostd", "--state", str(jail.state), "--driver", jail.driver]
     refused = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=20)
@@ -356,6 +369,7 @@ async def test_a_second_hostd_on_the_same_folder_is_refused(jail: Jail) -> None:
     assert (await jail.client.info())["driver"] == jail.driver
 
 
+@whatever_driver
 async def test_unknown_methods_and_bad_parameters_are_refused_by_name(jail: Jail) -> None:
     for method, params, code in (
         ("computer.teleport", {}, "unknown_method"),
@@ -370,6 +384,7 @@ async def test_unknown_methods_and_bad_parameters_are_refused_by_name(jail: Jail
         assert refused.value.code == code, method
 
 
+@whatever_driver
 async def test_a_computer_of_another_environment_or_other_layers_is_not_taken_over(jail: Jail) -> None:
     await jail.start("c1")
     from helmr.protocol.manifest import ImageManifest

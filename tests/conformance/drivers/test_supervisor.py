@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.runsc import find_runsc
 
 from helmr.host.hostd.cleaning import clean
 from helmr.host.hostd.client import HostdClient
@@ -18,11 +20,14 @@ from helmr.protocol.manifest import ImageManifest, TemplateManifest
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("driver", ["bubblewrap", "process"])
+@pytest.mark.parametrize("driver", ["bubblewrap", "gvisor", "process"])
 async def test_the_supervisor_says_hello_when_attached(driver: str, folder: Path) -> None:
     state = folder / "state"
+    environment = {**os.environ, "HELMR_RUNSC": find_runsc()} if driver == "gvisor" else None
     hostd = subprocess.Popen(
-        [sys.executable, "-m", "helmr.host.hostd", "--state", str(state), "--driver", driver], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "helmr.host.hostd", "--state", str(state), "--driver", driver],
+        stderr=subprocess.DEVNULL,
+        env=environment,
     )
     try:
         async with asyncio.timeout(20):

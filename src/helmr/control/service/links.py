@@ -19,7 +19,7 @@ from helmr.control.service.guests import Seat
 from helmr.control.service.processes import Processes
 from helmr.control.service.reconciling import Reconciling
 from helmr.control.service.save_orders import SaveOrders
-from helmr.control.service.sleeping import Sleeping
+from helmr.control.service.sleeping import Sleeping, how_slept
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import commands, computers, processes
 from helmr.protocol import jsontext
@@ -204,7 +204,7 @@ class Links:
     async def _state(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         computer_id, fence, state = said["computer"], said["fence"], said["state"]
         if state == "asleep":
-            if await self._sleeping.slept(computer_id, fence, str(said.get("rung")), float(said.get("seconds", 0))):
+            if await self._sleeping.slept(computer_id, fence, how_slept(said)):
                 end.asleep.add(computer_id)
                 self.dispatcher.place_waiting()
             else:

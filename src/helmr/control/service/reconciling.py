@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from helmr.control.service.core import Core
 from helmr.control.service.deletions import Deletions
 from helmr.control.service.processes import Processes
-from helmr.control.service.sleeping import ASLEEP, Sleeping
+from helmr.control.service.sleeping import ASLEEP, HowSlept, Sleeping
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import computers
 from helmr.protocol.link import control
@@ -53,7 +53,7 @@ class Reconciling:
             elif entry.get("state") == "running":
                 await self._runs(end, computer_id, row)
             elif entry.get("state") == "asleep":
-                await self._sleeps(end, row)
+                await self._sleeps(end, row, str(entry.get("rung") or row["rung"] or "freeze"))
         for computer_id, row in rows.items():
             if row["status"] == "deleting":
                 # Whatever it has of it: a worker says what it has destroyed once, and that may be lost.
@@ -82,11 +82,11 @@ class Reconciling:
             return
         await self._desk.attach(end, computer_id, row["fence"])
 
-    async def _sleeps(self, end: WorkerEnd, row: Any) -> None:
+    async def _sleeps(self, end: WorkerEnd, row: Any, rung: str) -> None:
         """A worker that says hello has this Computer asleep."""
         computer_id = str(row["id"])
         end.asleep.add(computer_id)
         if row["residency"] == "hibernating":
-            await self._sleeping.slept(computer_id, row["fence"], row["rung"] or "freeze", 0.0)
+            await self._sleeping.slept(computer_id, row["fence"], HowSlept(rung=rung))
         elif row["residency"] != "hibernated":
             await self._desk.tell(end, row, wake=row["residency"] not in ("starting", "restoring"))

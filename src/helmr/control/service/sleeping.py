@@ -8,7 +8,9 @@ processes are `asleep`, which no claim takes. What is admitted meanwhile waits, 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from helmr.control.domain.placement import Reservation, Room, plan_room
 from helmr.control.service import render
@@ -23,6 +25,44 @@ from helmr.protocol.ids import ComputerId, WorkerId
 SLEEP_SECONDS: Final = 60.0
 WAKE_SECONDS: Final = 60.0
 CANDIDATES: Final = 500
+REASON_LENGTH: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowSlept:
+    """How a Computer got to sleep, as its worker says it."""
+
+    rung: str
+    seconds: float = 0.0
+    kept: tuple[str, ...] = ("memory", "files")
+    reason: str | None = None
+    """Why by no stronger rung."""
+    image_bytes: int | None = None
+    paged_out: int | None = None
+
+    def told(self) -> dict[str, Any]:
+        """For the timeline: what could not be kept is said there [C6]."""
+        facts: dict[str, Any] = {"rung": self.rung, "seconds": round(self.seconds, 3), "kept": list(self.kept)}
+        more = {"reason": self.reason, "image_bytes": self.image_bytes, "paged_out": self.paged_out}
+        return facts | {name: value for name, value in more.items() if value is not None}
+
+
+def how_slept(said: Mapping[str, Any]) -> HowSlept:
+    """From a worker's message; what an older worker leaves out is what was true of it."""
+    kept = said.get("kept")
+    reason = said.get("reason")
+    return HowSlept(
+        rung=str(said.get("rung")),
+        seconds=float(said.get("seconds", 0)),
+        kept=tuple(str(word) for word in cast("list[Any]", kept)) if isinstance(kept, list) else ("memory", "files"),
+        reason=str(reason)[:REASON_LENGTH] if reason is not None else None,
+        image_bytes=_count(said.get("image_bytes")),
+        paged_out=_count(said.get("paged_out")),
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 class Sleeping:
@@ -67,7 +107,7 @@ class Sleeping:
         effects.guests.update(str(row["id"]) for row in members[:1])  # another control plane may have its worker
         return True
 
-    async def slept(self, computer_id: str, fence: int, rung: str, seconds: float) -> bool:
+    async def slept(self, computer_id: str, fence: int, how: HowSlept) -> bool:
         """The worker says that it sleeps. False when it speaks of an older placement, or nobody asked for it. One that is to wake by now
         is told so already, and wakes after this."""
 
@@ -77,8 +117,8 @@ class Sleeping:
             if computer is None or computer["fence"] != fence or computer["residency"] not in ASLEEP:
                 return False
             if computer["residency"] == "hibernating":
-                await computers.slept(connection, id=computer_id, rung=rung)
-                data = render.data(computer_id=computer_id, rung=rung, seconds=round(seconds, 3), kept=["memory", "files"])
+                await computers.slept(connection, id=computer_id, rung=how.rung)
+                data = render.data(computer_id=computer_id, **how.told())
                 await _tell(connection, effects, members, "computer.hibernated", data)
                 if await saves.is_unsaved(connection, id=computer_id):
                     await saves.save_at_rest(connection, id=computer_id)

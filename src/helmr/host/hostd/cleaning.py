@@ -11,6 +11,7 @@ from helmr.host.hostd.daemon import take_folder
 from helmr.host.hostd.records import load_all
 from helmr.host.sandbox import crowds
 from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.gvisor.driver import Gvisor
 from helmr.host.sandbox.process import ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
 from helmr.protocol.errors import AlreadyRunning
@@ -39,7 +40,7 @@ async def clean(state: Path) -> int:
     try:
         for record in load_all(state / "computers"):
             # By either driver's marks: which one made it is not worth a guess.
-            for driver in (Bubblewrap(state), ProcessDriver(state)):
+            for driver in (Bubblewrap(state), Gvisor(state), ProcessDriver(state)):
                 await driver.end(record.spec, record.running)
             await ProcessDriver(state).destroy(record.spec)
         await crowds.kill(lambda: crowds.mounting(f"{state}/"))

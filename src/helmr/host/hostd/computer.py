@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import structlog
 
-from helmr.host.hostd import bundles, failure
-from helmr.host.hostd.egress import ComputerEgress
+from helmr.host.hostd import bundles, failure, hibernating, sleeping
 from helmr.host.hostd.records import Fence, Record, save
-from helmr.host.hostd.runsocket import RunSocket
+from helmr.host.hostd.ways import Ways
 from helmr.host.sandbox.bubblewrap import BaseMissing
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.driver import ASIDE, Driver, Ending, Running
@@ -26,8 +25,6 @@ from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed
 
 ATTACH_SECONDS: Final = 10.0
-FREEZE: Final = "freeze"
-"""The rung of a Computer whose processes stand still in memory."""
 
 _log = structlog.get_logger("helmr.hostd.computer")
 
@@ -51,14 +48,10 @@ class Computer:
     ) -> None:
         self.record = record
         self._driver = driver
-        proxied = record.spec.egress and driver.proxied
-        self._egress = ComputerEgress(record.computer, record.spec.egress, exemptions) if proxied else None
         self._spawn = spawn
         self._exited = exited
         self._lock = asyncio.Lock()
-        self._known = asyncio.Event()
-        """Whether pid 1's identity is known: its supervisor may connect before the launch returns."""
-        self._socket: RunSocket | None = None
+        self.ways = Ways(self, driver, exemptions)
         self._lapsed = False
         self.held = False
         """Whether a save holds its processes still, for a moment."""
@@ -82,11 +75,13 @@ class Computer:
     def describe(self) -> dict[str, Any]:
         """The entry of `info`. `paths` name folders as the guest sees them."""
         record, paths = self.record, self._driver.paths(self.record.spec)
+        rung = hibernating.rung(record)
         return {
+            **({"rung": rung} if rung is not None else {}),
             "computer": self.id,
             "fence": record.fence,
             "environment": record.spec.environment,
-            "state": "asleep" if record.frozen and record.state == "running" else record.state,
+            "state": "asleep" if rung is not None else record.state,
             "pid": record.running.pid1.pid if record.running is not None else None,
             "frozen": record.frozen or self._lapsed,
             "template": record.template,
@@ -102,11 +97,15 @@ class Computer:
             alive = self.record.state == "running" and running is not None and running.boot == boot_id() and is_alive(running.pid1)
             await asyncio.to_thread(remove_tree, Path(self.record.spec.folder) / ASIDE)
             if alive and running is not None:
-                self._listen()
-                await self._open_egress()
-                self._known.set()
-                self._spawn(self._watch(running))
+                await self._driver.settle(self.record.spec, running)
+                await hibernating.forget(self.record)
+                await self.ways.open_egress()
+                self.goes_on(running)
                 _log.info("computer.adopted", computer=self.id, pid=running.pid1.pid)
+            elif self.record.state == "waking":
+                await sleeping.settle(self)
+            elif self.record.state == "hibernated":
+                await self._driver.end(self.record.spec, None)  # what was about to be freed when hostd was killed
             elif self.record.state != "stopped":
                 await self._driver.end(self.record.spec, running)
                 self._store(state="stopped", running=None, frozen=False)
@@ -119,16 +118,21 @@ class Computer:
             if self.removed:
                 raise failure.UnknownComputer(f"The Computer {self.id} is being destroyed.")
             if self.is_running:
-                await self._awaken(self._running_or_refuse(), fence)
+                await self.awaken(self.running(), fence)
                 return
-            self._store(state="starting", fence=fence, frozen=False, generation=self.record.generation + 1)
-            self._known.clear()
-            self._listen()
+            if self.record.state == "hibernated":
+                with contextlib.suppress(failure.MemoryNotRestored):  # then it starts anew, as was asked
+                    await sleeping.restore(self, fence)
+                    return
+            await hibernating.forget(self.record)
+            self._store(state="starting", fence=fence, frozen=False, image=None, generation=self.record.generation + 1)
+            self.ways.known.clear()
+            self.ways.listen()
             try:
-                await self._open_egress()
+                await self.ways.open_egress()
                 running = await self._driver.start(self.record.spec)
             except BaseException as error:
-                await self._close_socket()
+                await self.ways.close()
                 self._store(state="stopped")
                 if isinstance(error, BaseMissing):
                     raise failure.BaseMismatch(str(error)) from error
@@ -136,33 +140,32 @@ class Computer:
                     raise failure.LaunchRefused(str(error)) from error
                 raise
             self._store(state="running", running=running)
-            self._known.set()
-            self._spawn(self._watch(running))
+            self.goes_on(running)
 
     async def attach(self, fence: Fence) -> socket.socket:
         """The supervisor's stream; whoever had it before loses it."""
         self.check_fence(fence)
-        if not self.is_running or self._socket is None:
+        if not self.is_running:
             raise failure.NotRunning(f"The Computer {self.id} does not run.")
         if self.record.fence != fence:
             async with self._lock:
                 self._store(fence=fence)
         try:
-            return await self._socket.take(ATTACH_SECONDS)
+            return await self.ways.take(ATTACH_SECONDS)
         except TimeoutError:
             raise failure.SupervisorSilent(f"The supervisor of {self.id} did not connect within {ATTACH_SECONDS:g} s.") from None
 
     def cut_off(self) -> None:
         """The worker that has the supervisor's stream is gone."""
-        if self._socket is not None:
-            self._socket.cut_off()
+        self.ways.cut_off()
 
     async def stop(self, fence: Fence) -> int:
         """End its processes; how many there were. The files stay."""
         async with self._lock:
             self.check_fence(fence)
-            ended = await self._end()
-            self._store(state="stopped", running=None, frozen=False, fence=fence)
+            ended = await self.end_processes()
+            await hibernating.forget(self.record)
+            self._store(state="stopped", running=None, frozen=False, image=None, fence=fence)
             return ended
 
     async def destroy(self, fence: Fence) -> int:
@@ -170,7 +173,7 @@ class Computer:
         async with self._lock:
             self.check_fence(fence)
             self.removed = True
-            ended = await self._end()
+            ended = await self.end_processes()
             await self._driver.destroy(self.record.spec)
             return ended
 
@@ -179,9 +182,9 @@ class Computer:
         async with self._lock:
             if fence is not None:
                 self.check_fence(fence)
-            running = self._running_or_refuse()
+            running = self.running()
             if fence is None:
-                await self._close_egress()  # whatever becomes of the freezing (I8)
+                await self.ways.close_egress()  # whatever becomes of the freezing (I8)
             await self._driver.freeze(self.record.spec, running)
             if fence is None:
                 self._lapsed = True
@@ -193,32 +196,28 @@ class Computer:
         async with self._lock:
             if fence is not None:
                 self.check_fence(fence)
-            running = self._running_or_refuse()
+            running = self.running()
             if fence is not None:
-                await self._awaken(running, fence)
+                await self.awaken(running, fence)
                 return
             self._lapsed = False
-            await self._open_egress()
+            await self.ways.open_egress()
             await self.go_on(running)
 
     async def hibernate(self, fence: Fence) -> dict[str, Any]:
-        """Put it to sleep by the strongest rung that the driver has; says which, and how long it took [C6]. Idempotent."""
-        began = time.monotonic()
-        await self.freeze(fence)
-        return {"rung": FREEZE, "seconds": round(time.monotonic() - began, 6)}
+        """Put it to sleep by the strongest rung there is; says which, why none stronger, and how long it took [C6]. Idempotent."""
+        return await sleeping.hibernate(self, fence)
 
     async def wake(self, fence: Fence) -> dict[str, Any]:
-        """Go on where `hibernate` left off: the same processes [C6]. Idempotent."""
-        began = time.monotonic()
-        await self.thaw(fence)
-        return {"rung": FREEZE, "seconds": round(time.monotonic() - began, 6)}
+        """Go on where `hibernate` left off: the same processes [C6]. Idempotent. Raises `MemoryNotRestored`; then it is stopped."""
+        return await sleeping.wake(self, fence)
 
     def egress(self) -> Mapping[str, Any] | None:
         """What its proxy has decided; None without one."""
-        return None if self._egress is None else self._egress.decisions.describe()
+        return self.ways.decisions()
 
     async def stats(self) -> Usage:
-        return await self._driver.stats(self.record.spec, self._running_or_refuse())
+        return await self._driver.stats(self.record.spec, self.running())
 
     async def bundle(self, digest: str, path: str, uid: int) -> str:
         """Copy a bundle in, once; its folder inside."""
@@ -228,7 +227,7 @@ class Computer:
         return f"{self._driver.paths(self.record.spec).bundles}/{digest}"
 
     async def create_scope(self, channel: int) -> None:
-        await self._driver.create_scope(self.record.spec, self._running_or_refuse(), channel)
+        await self._driver.create_scope(self.record.spec, self.running(), channel)
 
     async def end_scope(self, channel: int) -> dict[str, Any]:
         """What is left of the scope ends. A Computer that doesn't run has nothing of it."""
@@ -245,9 +244,9 @@ class Computer:
 
     async def release(self) -> None:
         """hostd stops: close what is ours; the Computer goes on."""
-        await self._close_socket()
+        await self.ways.close()
 
-    # --- for what works on its files (`files.py`) ---
+    # --- for what works on its files (`files.py`) and its sleep (`sleeping.py`) ---
 
     @property
     def driver(self) -> Driver:
@@ -272,6 +271,17 @@ class Computer:
         if not (self.record.frozen or self._lapsed or self.held):
             await self._driver.thaw(self.record.spec, running)
 
+    @property
+    def lapsed(self) -> bool:
+        """Whether the watchdog holds it."""
+        return self._lapsed
+
+    def goes_on(self, running: Running) -> None:
+        """Its processes are known: hear of them, and of their end."""
+        self.ways.listen()
+        self.ways.known.set()
+        self._spawn(self._watch(running))
+
     def check_fence(self, fence: Fence) -> None:
         """Raise `FenceStale` for a fence older than the one that owns it; `InvalidRequest` for one that can't be compared."""
         if self.record.fence is None:
@@ -294,61 +304,28 @@ class Computer:
                 return
             # Its end took the rest of the sandbox with it; its groups and what had slipped out of it go now.
             await self._driver.end(self.record.spec, running)
-            await self._close_socket()
+            await self.ways.close()
             self._lapsed = False
             self._store(state="stopped", running=None, frozen=False)
         _log.info("computer.exited", computer=self.id, code=ending.code, signal=ending.signal)
         self._exited(self, ending)
 
-    async def _end(self) -> int:
+    async def end_processes(self) -> int:
         ended = await self._driver.end(self.record.spec, self.record.running)
         running, self._lapsed = self.record.running, False
         self.record = replace(self.record, running=None)
         if running is not None:
             await self._driver.ended(self.record.spec, running)
-        await self._close_socket()
+        await self.ways.close()
         return ended
 
-    def _listen(self) -> None:
-        if self._socket is None:
-            self._socket = RunSocket(self._run_folder(), is_supervisor=self._is_supervisor, join_scope=self._join_scope)
-            self._socket.open()
-
-    def _run_folder(self) -> Path:
-        return Path(os.path.realpath(Path(self.record.spec.folder) / "run"))
-
-    async def _open_egress(self) -> None:
-        if self._egress is not None:
-            await self._egress.open(self._run_folder())
-
-    async def _close_egress(self) -> None:
-        if self._egress is not None:
-            await self._egress.close()
-
-    async def _close_socket(self) -> None:
-        await self._close_egress()
-        if self._socket is not None:
-            self._socket.cut_off()
-            await self._socket.close()
-            self._socket = None
-
-    async def _is_supervisor(self, pid: int) -> bool:
-        await self._known.wait()
-        return self.record.running is not None and self.record.running.pid1.pid == pid
-
-    async def _join_scope(self, channel: int, pid: int) -> None:
-        await self._known.wait()
-        if self.record.running is None:
-            raise LookupError("the Computer has ended")
-        await self._driver.join_scope(self.record.spec, self.record.running, channel, pid)
-
-    async def _awaken(self, running: Running, fence: Fence) -> None:
+    async def awaken(self, running: Running, fence: Fence) -> None:
         was_frozen = self.record.frozen
         self._store(frozen=False, fence=fence)
         if was_frozen:
             await self.go_on(running)
 
-    def _running_or_refuse(self) -> Running:
+    def running(self) -> Running:
         if self.record.running is None or not self.is_running:
             raise failure.NotRunning(f"The Computer {self.id} does not run.")
         return self.record.running

@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -26,13 +26,15 @@ from helmr.host.sandbox import crowds, mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.driver import Driver, Ending, Probe
 from helmr.host.sandbox.egress.rules import Exemption
+from helmr.host.sandbox.gvisor.driver import Gvisor
 from helmr.host.sandbox.identity import parents, state_of
 from helmr.host.sandbox.process import WARNING, ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import reaped
 from helmr.protocol.errors import AlreadyRunning, SetupError
 
-DriverName = Literal["bubblewrap", "process"]
+DriverName = Literal["bubblewrap", "gvisor", "process"]
+_DRIVERS: Final[Mapping[DriverName, Callable[[Path], Driver]]] = {"bubblewrap": Bubblewrap, "gvisor": Gvisor, "process": ProcessDriver}
 SWEEP_SECONDS: Final = 5.0
 LOCK_ATTEMPTS: Final = 20
 LOCK_PAUSE_SECONDS: Final = 0.05
@@ -55,7 +57,7 @@ class Hostd:
 
     def __init__(self, config: HostdConfig) -> None:
         self.config = config
-        self.driver: Driver = Bubblewrap(config.state) if config.driver == "bubblewrap" else ProcessDriver(config.state)
+        self.driver: Driver = _DRIVERS[config.driver](config.state)
         self.computers: dict[str, Computer] = {}
         self.connections: set[Connection] = set()
         self.watchdog = Watchdog(config.state / "leases.json", freeze=self._lapse, thaw=self._renew)

@@ -56,6 +56,10 @@ class LaunchRefused(Refusal):
     code = "launch_failed"
 
 
+class MemoryNotRestored(Refusal):
+    code = "memory_not_restored"
+
+
 class NotSupported(Refusal):
     code = "unsupported"
 

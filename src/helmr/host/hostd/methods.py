@@ -23,7 +23,6 @@ from helmr.host.hostd.records import Fence, Record, save
 from helmr.host.hostd.rpc import Connection, WithDescriptor
 from helmr.host.hostd.savemethods import SaveMethods
 from helmr.host.sandbox import hostbase
-from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.cgroups import CgroupFailed
 from helmr.host.sandbox.crowds import CrowdFailed
 from helmr.host.sandbox.driver import ComputerSpec, Unsupported
@@ -131,21 +130,21 @@ class Methods:
         def log(text: str) -> None:
             connection.notify("image.log", {"request": request, "text": text})
 
-        driver = self._hostd.driver
-        if not isinstance(driver, Bubblewrap):
+        driver, builder = self._hostd.driver, self._hostd.driver.builder
+        if builder is None:
             if any(step.kind not in ("env", "workdir", "user") for step in image.steps) or image.base != "host":
                 raise failure.NotSupported(f"The {driver.name} driver builds no images; it runs on the host's own files.")
             return {"layers": []}
 
         def runner(base: ImageBase) -> BuildRunner:
-            return BuildRunner(driver, host_base=base == "host")
+            return BuildRunner(builder, host_base=base == "host")
 
         layers = await self._store().ensure(image, Path(_text(params, "blobs")), log, runner(image.base), runners=runner)
         return {"layers": [layer.key for layer in layers]}
 
     async def _image_resolve(self, connection: Connection, params: Params) -> Reply:
         """What a tag names now [A7]."""
-        if not isinstance(self._hostd.driver, Bubblewrap):
+        if self._hostd.driver.builder is None:
             raise failure.NotSupported(f"The {self._hostd.driver.name} driver builds no images; it runs on the host's own files.")
         return {"digest": await self._store().resolve(_text(params, "reference"))}
 
@@ -157,7 +156,7 @@ class Methods:
         idle = params.get("idle_seconds", IDLE_SECONDS)
         if not isinstance(idle, (int, float)) or idle < 0:
             raise failure.InvalidRequest('"idle_seconds" must be a number from 0.')
-        if not isinstance(self._hostd.driver, Bubblewrap):
+        if self._hostd.driver.builder is None:
             return {"removed": [], "bytes": 0}
         async with self._creating:  # a Computer that is just being made has its record afterwards
             used = {key for computer in self._hostd.computers.values() for key in computer.record.layers}
@@ -182,7 +181,7 @@ class Methods:
         ended = 0
         if params.get("end_computers") is True:
             for computer in tuple(self._hostd.computers.values()):
-                if computer.record.state != "stopped":
+                if computer.record.state not in ("stopped", "hibernated"):
                     ended += await computer.stop(computer.record.fence)
                     self._hostd.watchdog.forget(computer.id)
         self._hostd.spawn(self._end_soon())
@@ -247,7 +246,7 @@ class Methods:
         """The record of a new Computer, whose folders are made."""
         variables: Mapping[str, str] = {}
         places: tuple[str, ...] = ()
-        if isinstance(self._hostd.driver, Bubblewrap):
+        if self._hostd.driver.builder is not None:
             store = self._store()
             found = [(key, store.layer(key)) for key in layers]
             missing = [key for key, layer in found if layer is None]
@@ -311,10 +310,22 @@ class Methods:
         return {}
 
     async def _hibernate(self, connection: Connection, params: Params) -> Reply:
-        return await self._computer(params).hibernate(_fence(params))
+        computer = self._computer(params)
+        told = await computer.hibernate(_fence(params))
+        if not computer.is_running:
+            self._hostd.watchdog.forget(computer.id)
+        return told
 
     async def _wake(self, connection: Connection, params: Params) -> Reply:
-        return await self._computer(params).wake(_fence(params))
+        computer = self._computer(params)
+        if computer.is_running:
+            return await computer.wake(_fence(params))
+        await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
+        try:
+            return await computer.wake(_fence(params))
+        except BaseException:
+            self._hostd.watchdog.forget(computer.id)
+            raise
 
     async def _stats(self, connection: Connection, params: Params) -> Reply:
         computer = self._computer(params)

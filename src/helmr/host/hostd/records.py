@@ -16,14 +16,25 @@ from helmr.protocol.wire import from_wire, to_wire
 Fence: TypeAlias = "int | list[Any]"
 """Opaque, and ordered: a number, or (incarnation, number) [I11]."""
 
-State: TypeAlias = Literal["starting", "running", "stopped"]
+State: TypeAlias = Literal["starting", "running", "stopped", "hibernated", "waking"]
 
 _FILE: Final = "spec.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryImage:
+    """The memory of a Computer, in its folder."""
+
+    generation: int
+    """Of the files that it goes with [I9]."""
+    size: int
+    made_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One Computer. `starting` on disk means: killed in the middle of a start, whatever runs of it is unknown and must end."""
+    """One Computer. `starting` on disk means: killed in the middle of a start, whatever runs of it is unknown and must end. `waking` means
+    the same of a wake: `hibernating.settled` finds out. `hibernated` is one without a process, whose memory is in `image`."""
 
     spec: ComputerSpec
     fence: Any
@@ -34,7 +45,9 @@ class Record:
     frozen: bool = False
     """Frozen by request; the watchdog's freezing is told by its leases."""
     generation: int = 0
-    """Grows by one before each start and each restore: an image of memory is of use on the files of its own generation only [I9]."""
+    """Grows by one before each start and each restore, and at each wake: an image of memory is of use on the files of its own generation
+    only [I9]."""
+    image: MemoryImage | None = None
 
     @property
     def computer(self) -> str:

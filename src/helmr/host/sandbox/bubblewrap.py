@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,18 @@ from typing import Final
 from helmr.host.sandbox import crowds, hostbase, interior, seccomp
 from helmr.host.sandbox.binary import find_bubblewrap
 from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
-from helmr.host.sandbox.driver import ASIDE, ComputerSpec, DurableFiles, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
+from helmr.host.sandbox.driver import (
+    ASIDE,
+    ComputerSpec,
+    DurableFiles,
+    Ending,
+    ImageMade,
+    InsidePaths,
+    Probe,
+    Running,
+    ScopeEnded,
+    Unsupported,
+)
 from helmr.host.sandbox.grouping import ComputerGroups
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.identity import boot_id, identify, is_alive, parents, pid_namespace, state_of
@@ -41,6 +53,7 @@ class Bubblewrap:
 
     name = "bubblewrap"
     proxied = True
+    guests_connect = True
 
     def __init__(self, state: Path, *, hierarchies: Hierarchies | None = None) -> None:
         self._state = state
@@ -89,6 +102,15 @@ class Bubblewrap:
                 await self._make_base(target)
         return [target]
 
+    async def pinned_base(self, spec: ComputerSpec) -> list[Path]:
+        """The base that the Computer was made with: the host may have been upgraded since, and an overlay's lower must not change."""
+        if not spec.base or spec.base == hostbase.fingerprint():
+            return await self.base_layers(host_base=spec.host_base)
+        target = self._state / "bases" / spec.base
+        if not target.is_dir():
+            raise BaseMissing(f"The Computer was made on the base {spec.base}; this host is {hostbase.fingerprint()}.")
+        return [target]
+
     def build_range(self) -> int | None:
         if not self._root:
             return None
@@ -100,6 +122,10 @@ class Bubblewrap:
         self._building.discard(first_id or 0)
 
     # --- Computers ---
+
+    @property
+    def builder(self) -> Bubblewrap:
+        return self
 
     async def probe(self) -> list[Probe]:
         from helmr.host.sandbox.probes import probe_bubblewrap
@@ -135,7 +161,7 @@ class Bubblewrap:
 
     async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
         folder = Path(spec.folder)
-        base = await self._pinned_base(spec)
+        base = await self.pinned_base(spec)
         layers = (*(str(path) for path in base), *spec.layers)
         if not layers:
             raise LaunchFailed("The image has no layers.")
@@ -181,6 +207,9 @@ class Bubblewrap:
             boot=boot_id(),
             cgroups=groups.folders if groups is not None else (),
         )
+
+    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
+        raise Unsupported("Guests connect by themselves.")
 
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:
         if is_alive(running.pid1):
@@ -259,11 +288,17 @@ class Bubblewrap:
     async def exec(self, spec: ComputerSpec, running: Running, argv: Sequence[str]) -> int:
         raise Unsupported("Programs run through the supervisor; entering a sandbox from outside would leave its filter behind.")
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, image: Path) -> None:
+    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path) -> ImageMade:
         raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
 
-    async def wake(self, spec: ComputerSpec, image: Path) -> Running:
+    async def settle(self, spec: ComputerSpec, running: Running) -> None:
+        """There is no hibernation to undo."""
+
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
         raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
+
+    async def found(self, spec: ComputerSpec) -> Running | None:
+        return None
 
     # --- files ---
 
@@ -284,15 +319,6 @@ class Bubblewrap:
         await asyncio.to_thread(exchange_tree, Path(spec.folder) / ASIDE, Path(spec.folder) / "disk")
 
     # --- details ---
-
-    async def _pinned_base(self, spec: ComputerSpec) -> list[Path]:
-        """The base that the Computer was made with: the host may have been upgraded since, and an overlay's lower must not change."""
-        if not spec.base or spec.base == hostbase.fingerprint():
-            return await self.base_layers(host_base=spec.host_base)
-        target = self._state / "bases" / spec.base
-        if not target.is_dir():
-            raise BaseMissing(f"The Computer was made on the base {spec.base}; this host is {hostbase.fingerprint()}.")
-        return [target]
 
     async def _try_overlay(self) -> bool:
         if self._overlay is None:

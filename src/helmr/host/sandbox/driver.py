@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.plan import Identity
+
+if TYPE_CHECKING:
+    from helmr.host.sandbox.runner import LaunchContext
 
 ASIDE: Final = "disk.new"
 """In a Computer's folder: where other files for it are made; of no worth after a crash."""
@@ -17,6 +21,24 @@ ASIDE: Final = "disk.new"
 
 class Unsupported(Exception):
     """This driver can't do that on this host; `probe` said so."""
+
+
+class Unfit(Exception):
+    """The memory of a Computer can't be put on disk as things are; the text says why. It goes on as before."""
+
+
+class NotRestored(Exception):
+    """An image of memory can't be gone on from; the text says why. Nothing of it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageMade:
+    """An image of memory, whole and on disk."""
+
+    size: int
+    """Bytes."""
+    made_by: str
+    """Program, processor and base; none other can go on from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +147,13 @@ class Driver(Protocol):
     name: str
     proxied: bool
     """Whether a guest's only way out is hostd's egress proxy, in its run folder. False: it has the host's network, or none."""
+    guests_connect: bool
+    """Whether guests connect to `host.sock` by themselves. If not, streams are had by `channel`, and scopes join no group of the host."""
+
+    @property
+    def builder(self) -> LaunchContext | None:
+        """How steps of images are run here; None where images can't be built."""
+        ...
 
     async def probe(self) -> list[Probe]:
         """Try each capability once, each under a time-out. Never raises for a capability that is missing."""
@@ -139,6 +168,11 @@ class Driver(Protocol):
         ...
 
     def paths(self, spec: ComputerSpec) -> InsidePaths: ...
+
+    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
+        """A new stream to pid 1, which has taken it in place of the one before. Raises `TimeoutError`, and `Unsupported` where guests
+        connect by themselves."""
+        ...
 
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:
         """Wait until pid 1 has ended, and tell how."""
@@ -177,12 +211,23 @@ class Driver(Protocol):
         """Run a program beside pid 1, not through it. Raises `Unsupported` where there is no such way."""
         ...
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, image: Path) -> None:
-        """Write memory to disk and end. Raises `Unsupported`."""
+    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path) -> ImageMade:
+        """Write the memory into the new `folder`, surely on disk with the files that it goes with. The host's ends of streams are closed.
+
+        Its processes stand still after the return, for `end` to free. Raises `Unfit`, then they go on; `Unsupported` where there is no way.
+        """
         ...
 
-    async def wake(self, spec: ComputerSpec, image: Path) -> Running:
-        """Continue from a hibernation's image. Raises `Unsupported`."""
+    async def settle(self, spec: ComputerSpec, running: Running) -> None:
+        """After a hostd was killed: undo a `hibernate` that was under way."""
+        ...
+
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
+        """Go on from an image, which is used up by that: the file `attempt` is made right before. Raises `NotRestored`, `Unsupported`."""
+        ...
+
+    async def found(self, spec: ComputerSpec) -> Running | None:
+        """After a hostd was killed during a `wake`: what it has started, once that is settled; None when nothing runs."""
         ...
 
     async def files(self, spec: ComputerSpec) -> DurableFiles:

@@ -41,13 +41,10 @@ def tools(*, host_base: bool) -> list[Bind]:
     return [*found, Bind(source=sys.base_prefix, target=hostbase.PYTHON)]
 
 
-def guest(*, runtime: Path, bundles: Path, run: Path) -> list[Bind]:
-    """What a Computer has and a build step hasn't: the runtime, its bundles, and its way to hostd."""
-    return [
-        Bind(source=str(runtime), target=RUNTIME),
-        Bind(source=str(bundles), target=BUNDLES),
-        Bind(source=str(run), target=RUN),
-    ]
+def guest(*, runtime: Path, bundles: Path, run: Path | None) -> list[Bind]:
+    """What a Computer has and a build step hasn't: the runtime, its bundles, and its way to hostd where it connects by itself."""
+    found = [Bind(source=str(runtime), target=RUNTIME), Bind(source=str(bundles), target=BUNDLES)]
+    return found if run is None else [*found, Bind(source=str(run), target=RUN)]
 
 
 def variables(*, host_base: bool) -> dict[str, str]:

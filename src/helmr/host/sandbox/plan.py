@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import marshal
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,21 @@ class Bind:
     writable: bool = False
     idmapped: bool = True
     """Whether ids on disk count from 0 (host files); False when they already lie in the Computer's own range."""
+
+
+class Staged(Protocol):
+    """What a launcher needs to know to lay out a root, whoever runs on it."""
+
+    @property
+    def layers(self) -> tuple[str, ...]: ...
+    @property
+    def upper(self) -> str: ...
+    @property
+    def work(self) -> str: ...
+    @property
+    def indexed(self) -> bool: ...
+    @property
+    def binds(self) -> tuple[Bind, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

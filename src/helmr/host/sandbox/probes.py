@@ -40,14 +40,27 @@ class ProbeFailed(Exception):
 
 
 async def probe_table(state: Path | None = None) -> list[Probe]:
-    """The table of this host for the bubblewrap driver. `state` is where Computers would lie; a temporary folder otherwise."""
+    """The table of this host. `state` is where Computers would lie; a temporary folder otherwise."""
     if state is not None:
-        return await probe_bubblewrap(state, find_hierarchies())
+        return await _probe_all(state)
     scratch = Path(tempfile.mkdtemp(prefix="helmr-probe-", dir="/var/tmp" if os.access("/var/tmp", os.W_OK) else None))
     try:
-        return await probe_bubblewrap(scratch, find_hierarchies())
+        return await _probe_all(scratch)
     finally:
         remove_tree(scratch)
+
+
+async def _probe_all(state: Path) -> list[Probe]:
+    from helmr.host.sandbox.gvisor.binary import REMEDY, find_runsc
+    from helmr.host.sandbox.gvisor.driver import Gvisor
+    from helmr.host.sandbox.gvisor.probes import probe_gvisor
+
+    found = await probe_bubblewrap(state, find_hierarchies())
+    if find_runsc() is None or os.geteuid() != 0:
+        # Nothing is missing where nobody wants it: the row has no remedy, and says itself what would bring it.
+        why = "no runsc" if find_runsc() is None else "needs root"
+        return [*found, Probe(name="gVisor", works=False, detail=f"{why}; only the gvisor driver needs it. {REMEDY}")]
+    return [*found, *await probe_gvisor(Gvisor(state), state)]
 
 
 async def probe_bubblewrap(state: Path, hierarchies: Hierarchies) -> list[Probe]:
@@ -86,13 +99,13 @@ async def overlay_works(state: Path) -> bool:
     return (await attempt("overlay", lambda: _sandbox(state, ("/usr/bin/true",)), "")).works
 
 
-async def attempt(name: str, action: Attempt, remedy: str) -> Probe:
+async def attempt(name: str, action: Attempt, remedy: str, *, seconds: float = PROBE_SECONDS) -> Probe:
     """One capability, tried under the time-out."""
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
+        async with asyncio.timeout(seconds):
             return Probe(name=name, works=True, detail=await action())
     except TimeoutError:
-        return Probe(name=name, works=False, detail=f"no answer within {PROBE_SECONDS:g} s", remedy=remedy)
+        return Probe(name=name, works=False, detail=f"no answer within {seconds:g} s", remedy=remedy)
     except (OSError, LaunchFailed, ProbeFailed, CgroupFailed) as error:
         return Probe(name=name, works=False, detail=str(error), remedy=remedy)
 

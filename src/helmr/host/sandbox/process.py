@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +17,18 @@ from typing import Final
 
 from helmr.host.sandbox import crowds
 from helmr.host.sandbox.cgroups import Usage
-from helmr.host.sandbox.driver import ASIDE, ComputerSpec, DurableFiles, Ending, InsidePaths, Probe, Running, ScopeEnded, Unsupported
+from helmr.host.sandbox.driver import (
+    ASIDE,
+    ComputerSpec,
+    DurableFiles,
+    Ending,
+    ImageMade,
+    InsidePaths,
+    Probe,
+    Running,
+    ScopeEnded,
+    Unsupported,
+)
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.identity import boot_id, descendants, identify, is_alive, state_of
 from helmr.host.sandbox.plan import Identity
@@ -34,9 +46,14 @@ class ProcessDriver:
 
     name = "process"
     proxied = False
+    guests_connect = True
 
     def __init__(self, state: Path) -> None:
         self._state = state
+
+    @property
+    def builder(self) -> None:
+        """It runs on the host's own files."""
 
     async def probe(self) -> list[Probe]:
         return [
@@ -87,6 +104,9 @@ class ProcessDriver:
         identity = identify(pid) or Identity(pid=pid)
         return Running(pid1=identity, monitor=identity, boot=boot_id())
 
+    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
+        raise Unsupported("Guests connect by themselves.")
+
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:
         if is_alive(running.pid1):
             await when_ended(running.pid1.pid)
@@ -128,11 +148,17 @@ class ProcessDriver:
     async def exec(self, spec: ComputerSpec, running: Running, argv: Sequence[str]) -> int:
         raise Unsupported("Programs run through the supervisor.")
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, image: Path) -> None:
+    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path) -> ImageMade:
         raise Unsupported("The process driver keeps memory by stopping only.")
 
-    async def wake(self, spec: ComputerSpec, image: Path) -> Running:
+    async def settle(self, spec: ComputerSpec, running: Running) -> None:
+        """There is no hibernation to undo."""
+
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
         raise Unsupported("The process driver keeps memory by stopping only.")
+
+    async def found(self, spec: ComputerSpec) -> Running | None:
+        return None
 
     async def files(self, spec: ComputerSpec) -> DurableFiles:
         return DurableFiles(root=Path(spec.folder) / "disk", first_id=None, layout="process")

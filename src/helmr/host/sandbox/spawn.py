@@ -22,11 +22,10 @@ SOURCE: Final = str(Path(__file__).resolve().parents[3])
 _MAIN: Final = """\
 import sys
 path = sys.argv[1]
-for name in ("helmr", "helmr.host", "helmr.host.sandbox"):
+for name in ("helmr", "helmr.host", "helmr.host.sandbox", "helmr.host.sandbox.gvisor"):
     module = sys.modules[name] = type(sys)(name)
     module.__path__ = [path + "/" + name.replace(".", "/")]
-from helmr.host.sandbox.launch import main
-main()
+__import__(sys.argv[2], fromlist=["main"]).main()
 """
 # The packages are stood in for, so that what their own modules import costs no cold start anything.
 
@@ -119,11 +118,14 @@ async def when_ended(pid: int) -> None:
 
 
 def _spawn(plan: LaunchPlan, plan_file: Path, information: int, log: Path | int) -> int:
-    argv = (sys.executable, "-I", "-S", "-c", _MAIN, SOURCE)
-    variables = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
-    if MARK in plan.environment:
-        # Whatever is under way when we are killed can be found by the next hostd.
-        variables[MARK] = plan.environment[MARK]
+    # Whatever is under way when we are killed can be found by the next hostd.
+    return spawn_launcher("helmr.host.sandbox.launch", plan_file, information, log, mark=plan.environment.get(MARK))
+
+
+def spawn_launcher(module: str, plan_file: Path, information: int, log: Path | int, *, mark: str | None) -> int:
+    """Start a launcher of ours, its plan on stdin and `information` as its descriptor 3; its pid. Raises `OSError`."""
+    argv = (sys.executable, "-I", "-S", "-c", _MAIN, SOURCE, module)
+    variables = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"} | ({MARK: mark} if mark is not None else {})
     return spawn(argv, variables, log=log, stdin=plan_file, descriptor=information)
 
 

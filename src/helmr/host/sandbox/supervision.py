@@ -9,6 +9,7 @@ import os, sys
 runtime, log = sys.argv[1:3]
 null = os.open("/dev/null", os.O_RDONLY)
 try:
+    os.makedirs(os.path.dirname(log), 0o755, exist_ok=True)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o644)
 except OSError:
     out = os.open("/dev/null", os.O_WRONLY)
@@ -22,13 +23,14 @@ sys.path.insert(0, runtime)
 _SUPERVISOR: Final = "from helmr.guest.supervisor import main; main()"
 
 
-def supervisor_argv(*, python: str, runtime: str, socket: str, log: str, egress: bool = False) -> tuple[str, ...]:
+def supervisor_argv(*, python: str, runtime: str, log: str, egress: bool = False, **options: str | int) -> tuple[str, ...]:
     """The command of pid 1. `log` is a file of the guest that keeps what the supervisor prints, of its last start only.
 
-    With `egress` it runs a forwarder to the proxy whose socket lies beside `socket` [C4].
+    `options` are the supervisor's: `socket` of hostd to connect to, or the `door` where it takes streams; `groups`, `memory` and `pids` of
+    its scopes. With `egress` it runs a forwarder to the proxy whose socket lies beside `socket` [C4].
     """
-    arguments = ("--socket", socket, *(("--egress",) if egress else ()))
-    return python_argv(_SUPERVISOR, *arguments, python=python, runtime=runtime, log=log)
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return python_argv(_SUPERVISOR, *words, *(("--egress",) if egress else ()), python=python, runtime=runtime, log=log)
 
 
 def python_argv(code: str, *arguments: str, python: str, runtime: str, log: str) -> tuple[str, ...]:

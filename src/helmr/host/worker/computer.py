@@ -262,7 +262,7 @@ class Computer:
             self.detach()
             reply = await self._host.gate.hibernate(self.id, fence)
             self.fence, self.state = fence, "asleep"
-            self.tell("computer.state", fence=fence, state="asleep", rung=reply["rung"], seconds=reply["seconds"])
+            self.tell("computer.state", fence=fence, state="asleep", **reply)
 
     async def _wake(self, fence: Any) -> None:
         async with self.turn:

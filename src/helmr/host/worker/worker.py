@@ -244,7 +244,7 @@ class Worker:
             "version": importlib.metadata.version("helmr"),
             "draining": self.draining,
         }
-        computers = [{name: told[name] for name in ("computer", "fence", "state")} for told in info["computers"]]
+        computers = [{name: told[name] for name in ("computer", "fence", "state", "rung") if name in told} for told in info["computers"]]
         return {"protocol": PROTOCOL, "worker": worker, "computers": computers}
 
     def _welcome(self, welcome: Mapping[str, Any]) -> None:

@@ -1,0 +1,107 @@
+"""The ways between one Computer and hostd: the supervisor's streams, scopes that join, and the egress proxy. [C3], [C4], I4."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from helmr.host.hostd import failure
+from helmr.host.hostd.egress import ComputerEgress
+from helmr.host.hostd.passing import PassedStreams
+from helmr.host.hostd.records import Record
+from helmr.host.hostd.runsocket import RunSocket
+from helmr.host.sandbox.driver import Driver
+from helmr.host.sandbox.egress.rules import Exemption
+
+
+class Owner(Protocol):
+    """The Computer, as far as its ways need it."""
+
+    record: Record
+
+
+class Ways:
+    """Guests that can connect do so; to others each stream is passed in."""
+
+    def __init__(self, owner: Owner, driver: Driver, exemptions: Sequence[Exemption]) -> None:
+        spec = owner.record.spec
+        self._owner, self._driver = owner, driver
+        self._egress = ComputerEgress(spec.computer, spec.egress, exemptions) if spec.egress and driver.proxied else None
+        self._streams: RunSocket | PassedStreams | None = None
+        self.known = asyncio.Event()
+        """Whether pid 1's identity is known: its supervisor may connect before the launch returns."""
+
+    def listen(self) -> None:
+        """Be ready for the supervisor. A no-op where that is so."""
+        if self._streams is None:
+            if self._driver.guests_connect:
+                self._streams = RunSocket(self._folder(), is_supervisor=self._is_supervisor, join_scope=self._join_scope)
+            else:
+                self._streams = PassedStreams(self._pass_in)
+            self._streams.open()
+
+    async def take(self, seconds: float) -> socket.socket:
+        """The supervisor's stream, whoever had it before losing it. Raises `TimeoutError`, `NotRunning`."""
+        if self._streams is None:
+            raise failure.NotRunning(f"The Computer {self._owner.record.computer} does not run.")
+        return await self._streams.take(seconds)
+
+    async def answers(self, seconds: float) -> None:
+        """Return once the supervisor of a woken Computer has taken a stream, for the next `take`. Raises `TimeoutError`."""
+        if isinstance(self._streams, PassedStreams):
+            await self._streams.prepare(seconds)
+
+    def cut_off(self) -> None:
+        """End the stream that was taken."""
+        if self._streams is not None:
+            self._streams.cut_off()
+
+    def cut_all(self) -> None:
+        """End every stream that was passed in, before memory goes to disk."""
+        if isinstance(self._streams, PassedStreams):
+            self._streams.cut_all()
+
+    async def close(self) -> None:
+        """Close what is ours. Idempotent."""
+        await self.close_egress()
+        if self._streams is not None:
+            self._streams.cut_off()
+            await self._streams.close()
+            self._streams = None
+
+    async def open_egress(self) -> None:
+        if self._egress is not None:
+            await self._egress.open(self._folder())
+
+    async def close_egress(self) -> None:
+        if self._egress is not None:
+            await self._egress.close()
+
+    def decisions(self) -> Mapping[str, Any] | None:
+        """What its proxy has decided; None without one."""
+        return None if self._egress is None else self._egress.decisions.describe()
+
+    def _folder(self) -> Path:
+        return Path(os.path.realpath(Path(self._owner.record.spec.folder) / "run"))
+
+    async def _pass_in(self, seconds: float) -> socket.socket:
+        record = self._owner.record
+        if record.running is None:
+            raise failure.NotRunning(f"The Computer {record.computer} does not run.")
+        return await self._driver.channel(record.spec, record.running, seconds)
+
+    async def _is_supervisor(self, pid: int) -> bool:
+        await self.known.wait()
+        running = self._owner.record.running
+        return running is not None and running.pid1.pid == pid
+
+    async def _join_scope(self, channel: int, pid: int) -> None:
+        await self.known.wait()
+        record = self._owner.record
+        if record.running is None:
+            raise LookupError("the Computer has ended")
+        await self._driver.join_scope(record.spec, record.running, channel, pid)
