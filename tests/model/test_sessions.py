@@ -315,6 +315,9 @@ class Lives(Drawing, RuleBasedStateMachine):
     def _set_linked(self, linked: bool) -> None:
         for world in self.worlds:
             world.linked = linked
+            for session in world.sessions.values() if linked else ():
+                if session.process is not None and session.process.state == "ending" and not session.process.told:
+                    session.process.said = (("exit", "process_lost"),)  # the host doesn't know it: nobody told it to start one
 
     def _restart(self) -> None:
         self._happens("another control plane", self.house.restart())
