@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ class Host:
         self.worker = Worker(config, hostd=self.hostd.connect, links=links, blobs=self, saves=saves)
         await self.worker.start()
         await self.worker.wait_welcome()
+
+    async def periods_pass(self, condition: Callable[[], bool]) -> None:
+        """One renew period after another is over for the Computer, without any time that passes, until the condition holds."""
+        assert self.worker is not None
+        async with asyncio.timeout(20):
+            while not condition():
+                pulse = self.worker._computers[self.computer]._attachment._pulse
+                if pulse is not None and pulse._timer is not None:
+                    pulse._timer.cancel()
+                    pulse._look()
+                await asyncio.sleep(0.01)
 
     async def stop_worker(self) -> None:
         if self.worker is not None:

@@ -56,13 +56,30 @@ def asked(head, port=3128):
         return said.decode()
 
 
+async def awake(ctx):
+    async with ctx.keep_awake():
+        kept["begun"].set()
+        await kept["enough"].wait()
+
+
 @agent(id="echo", template=box)
 async def echo(turn, ctx):
-    def run():
-        space = dict(globals(), kept=kept)
-        exec(turn.input[0]["text"], space)
-        return space["said"]
-    await turn.output.write(json.dumps(await asyncio.to_thread(run)))
+    if turn.input[0]["text"] == "keep awake":
+        kept["begun"], kept["enough"] = asyncio.Event(), asyncio.Event()
+        kept["task"] = asyncio.create_task(awake(ctx))
+        await kept["begun"].wait()
+        said = None
+    elif turn.input[0]["text"] == "enough":
+        kept["enough"].set()
+        await kept["task"]
+        said = None
+    else:
+        def run():
+            space = dict(globals(), kept=kept)
+            exec(turn.input[0]["text"], space)
+            return space["said"]
+        said = await asyncio.to_thread(run)
+    await turn.output.write(json.dumps(said))
 """
 """Runs the code that it is told, in a thread, and says what that left in `said`."""
 
@@ -72,9 +89,11 @@ HERE = "127.0.0.2"
 
 @dataclass
 class Site:
-    """A server on this machine, which counts what comes."""
+    """A server on this machine, which counts what comes. It answers /slow when it is let to."""
 
     port: int = 0
+    asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    may: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     connections: int = 0
     heads: list[str] = field(default_factory=list)
 
@@ -83,6 +102,9 @@ class Site:
         try:
             while True:
                 self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                if "/slow" in self.heads[-1]:
+                    self.asked.release()
+                    await self.may.acquire()
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
         except (asyncio.IncompleteReadError, OSError):
             writer.close()
@@ -108,6 +130,16 @@ class Box:
 
     async def hostd(self) -> HostdClient:
         return await HostdClient.connect(self.host.folder / "hostd" / "hostd.sock")
+
+    async def sleep(self) -> dict[str, Any]:
+        """What the worker answers to computer.sleep; whatever that is, the Computer is awake and attached again afterwards."""
+        self.host.control.send("computer.sleep", computer=self.host.computer, fence=1)
+        told = await self.host.control.expect("computer.state")
+        if told["state"] == "asleep":
+            self.host.control.send("computer.wake", computer=self.host.computer, fence=1)
+            await self.host.control.expect("computer.state", state="awake")
+        await self.host.attach({"1": self.op})
+        return told
 
     async def egress(self) -> dict[str, Any]:
         client = await self.hostd()
@@ -342,6 +374,93 @@ said = tunnel.recv(4096).decode()[:12]
     assert await box.run(f"said = fetch('http://{HERE}:{box.web.port}/')") == [200, "hello"]
 
 
+BEGIN = """
+import threading
+kept["answer"] = []
+kept["thread"] = threading.Thread(target=lambda: kept["answer"].append({call}))
+kept["thread"].start()
+said = None
+"""
+END = """
+kept["thread"].join(20)
+said = kept["answer"]
+"""
+
+
+def busy(told: dict[str, Any]) -> str:
+    assert (told["state"], told["error"]["code"]) == ("awake", "computer_busy"), told
+    return str(told["error"]["message"])
+
+
+@pytest.mark.ud("UD-37")
+async def test_a_computer_does_not_sleep_on_a_proxied_request_and_sleeps_when_that_has_ended(box: Box) -> None:
+    """[C6]: a slow answer from outside, to a program that is no client that we count."""
+    head = f"GET http://{HERE}:{box.web.port}/slow HTTP/1.1\r\n\r\n".encode()
+    await box.run(BEGIN.format(call=f"asked({head!r})[:12]"))
+    await box.web.asked.acquire()
+    assert busy(await box.sleep()) == "In flight: 1 proxied request."
+    box.web.may.release()
+    assert await box.run(END) == ["HTTP/1.1 200"]
+    assert (await box.sleep())["state"] == "asleep"
+
+
+@pytest.mark.ud("UD-37")
+async def test_a_computer_does_not_sleep_on_a_slow_loopback_answer_and_an_idle_connection_is_no_reason(box: Box) -> None:
+    """[C6]: only the Session's process knows of it; the connection that is kept alive afterwards counts for nothing."""
+    server = """
+import http.client, http.server, threading
+kept["may"], kept["asked"] = threading.Event(), threading.Event()
+class Slow(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        kept["asked"].set()
+        kept["may"].wait(30)
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"slow")
+    def log_message(self, *words):
+        pass
+kept["server"] = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+threading.Thread(target=kept["server"].serve_forever, daemon=True).start()
+kept["client"] = http.client.HTTPConnection("127.0.0.1", kept["server"].server_address[1])
+kept["client"].request("GET", "/")
+kept["asked"].wait(20)
+said = None
+"""
+    await box.run(server)
+    assert busy(await box.sleep()) == "In flight: 1 HTTP request of Sessions."
+    assert await box.run("kept['may'].set(); said = kept['client'].getresponse().read().decode()") == "slow"
+    assert await box.run("said = kept['client'].sock is not None")
+    assert (await box.sleep())["state"] == "asleep"
+    assert await box.run("kept['client'].request('GET', '/'); said = kept['client'].getresponse().read().decode()") == "slow"
+    await box.run("kept['client'].close(); kept['server'].shutdown(); said = None")
+
+
+async def test_keep_awake_holds_the_computer_until_it_is_left(box: Box) -> None:
+    """[C6]: in a task that outlives its Turn."""
+    await box.run("keep awake")
+    assert busy(await box.sleep()) == "In flight: 1 keep_awake."
+    await box.run("enough")
+    assert (await box.sleep())["state"] == "asleep"
+
+
+async def test_a_tunnel_keeps_the_computer_awake_while_its_answer_is_due(box: Box) -> None:
+    """[C6]: the last bytes were the guest's; when it is closed nothing is due."""
+    opened = f"""
+kept["tunnel"] = socket.create_connection(("127.0.0.1", 3128), timeout=20)
+kept["tunnel"].sendall(b"CONNECT {HERE}:{box.web.port} HTTP/1.1\\r\\n\\r\\n")
+said = kept["tunnel"].recv(4096).decode()[:12]
+kept["tunnel"].sendall(b"GET /half")
+"""
+    assert await box.run(opened) == "HTTP/1.1 200"
+    assert busy(await box.sleep()) == "In flight: 1 tunnel."
+    await box.run("kept['tunnel'].close(); said = None")
+    async with asyncio.timeout(20):
+        while (told := await box.sleep())["state"] != "asleep":  # hostd hears of the end when it comes
+            assert busy(told) == "In flight: 1 tunnel."
+
+
 def reachable(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
@@ -349,3 +468,26 @@ def reachable(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+@pytest.mark.ud("UD-15")
+async def test_a_guest_that_was_stopped_is_ended_and_a_new_one_starts_with_its_files(box: Box) -> None:
+    """[S14]: SIGSTOP to pid 1 of the Computer. The last test of this Computer: it ends it."""
+    await box.run("open('/workspace/kept', 'w').write('here'); said = None")
+    host = box.host
+    client = await box.hostd()
+    pid = next(told["pid"] for told in (await client.info())["computers"] if told["computer"] == host.computer)
+    await client.close()
+    os.kill(pid, signal.SIGSTOP)
+    await host.periods_pass(lambda: bool(host.control.count("session.exited")))
+    silent = [told for told in host.control.told if told["t"] == "computer.silent"][-1]
+    exited = await host.control.expect("session.exited", channel=1)
+    gone = await host.control.expect("computer.state", state="gone")
+    assert silent["since"] in exited["message"] and gone["error"]["code"] == "computer_unresponsive"
+    await host.stop_worker()
+    await host.start_worker("local")
+    await host.start_computer()
+    await host.attach({})
+    await host.start_session(2)
+    _, said = await host.run_turn(2, "said = open('/workspace/kept').read()", 0)
+    assert json.loads(said) == "here"

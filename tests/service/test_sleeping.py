@@ -8,12 +8,15 @@ import json
 import pytest
 from tests.service.scripted import agent, house
 
-from helmr.control.service import faults
+from helmr.control.service import faults, silences
+from helmr.control.store.queries import computers
 from helmr.control.upkeep.hibernation import Hibernation
 from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.transits import Transits
+from helmr.protocol.errors import ComputerBusy
 from helmr.protocol.link import control
+from helmr.protocol.unset import UNSET
 
 pytestmark = pytest.mark.anyio
 
@@ -340,3 +343,63 @@ async def test_two_sessions_on_one_computer_sleep_and_wake_together(database, tm
         turns = [(await h.enqueue(session))["id"] for session in (second, first)]
         await second_process.began(turns[0])
         await first_process.began(turns[1])
+
+
+BUSY = {"code": "computer_busy", "message": "In flight: 1 tunnel."}
+
+
+@pytest.mark.ud("UD-37")
+async def test_a_computer_with_something_in_flight_is_left_alone_for_a_while_and_its_idle_time_goes_on(database, tmp_path):
+    """[C6]: neither the timer nor the pressure tries again at once; a minute later, and without a new period, it sleeps."""
+    async with house(database, tmp_path, agent("talker", hibernate_after_idle_ms=60_000)) as h:
+        session, _ = await h.warm()
+        computer = await computer_of(h, session)
+        h.host.refuse_sleep = BUSY
+        await pass_time(h, 61)
+        assert await h.plane.sleeping.sleep_idle() == 1
+        await until_residency(h, computer, "running")
+        h.host.refuse_sleep = None
+        assert await h.plane.sleeping.sleep_idle() == 0
+        async with h.database.connection() as connection:
+            assert not await computers.idle_computers(connection, count=10)
+            await connection.execute("UPDATE computers SET busy_until = now() WHERE id = $1", computer)
+        assert await h.plane.sleeping.sleep_idle() == 1
+        await h.until(session, "computer.hibernated")
+        assert (await h.kinds(session)).count("computer.hibernated") == 1
+
+
+async def test_who_wants_a_busy_computer_to_sleep_is_told_what_it_has_in_flight(database, tmp_path):
+    """[C6]: as it was found, for as long as that is believed."""
+    async with house(database, tmp_path) as h:
+        session, _ = await h.warm()
+        computer = await computer_of(h, session)
+        h.host.refuse_sleep = BUSY
+        assert await h.plane.sleeping.begin(computer)
+        await until_residency(h, computer, "running")
+        with pytest.raises(ComputerBusy, match="1 tunnel"):
+            await h.plane.computers.hibernate(h.principal, computer, None)
+        h.host.refuse_sleep = None
+        async with h.database.connection() as connection:
+            await connection.execute("UPDATE computers SET busy_until = now() WHERE id = $1", computer)
+        await h.plane.computers.hibernate(h.principal, computer, None)
+        await h.until(session, "computer.hibernated")
+
+
+@pytest.mark.ud("UD-15")
+async def test_a_computer_that_does_not_answer_says_so_until_it_does(database, tmp_path):
+    """[S23], [C1]: in `why` and with the Computer; a fence of an older placement says nothing."""
+    async with house(database, tmp_path) as h:
+        session, process = await h.warm()
+        computer = await computer_of(h, session)
+        turn = (await h.enqueue(session))["id"]
+        await process.began(turn)
+        fence = h.host.computers[computer]["fence"]
+        await silences.note(h.plane.links._core, computer, fence - 1, "then")
+        assert "answer" not in (await h.plane.explanations.explain(h.principal, session)).sentence
+        await silences.note(h.plane.links._core, computer, fence, "2026-01-01T00:00:00Z")
+        sentence = (await h.plane.explanations.explain(h.principal, session)).sentence
+        assert sentence.endswith("The Computer does not answer since 2026-01-01T00:00:00Z.")
+        assert (await h.plane.computers.get(h.principal, computer)).error.code == "computer_silent"
+        await silences.note(h.plane.links._core, computer, fence, None)
+        assert "answer" not in (await h.plane.explanations.explain(h.principal, session)).sentence
+        assert (await h.plane.computers.get(h.principal, computer)).error is UNSET

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from helmr.guest.kernel import set_process_name
 from helmr.guest.launch import Launch
 from helmr.guest.processes import SCOPE_VARIABLE
+from helmr.guest.runtime.http_clients import count_requests
 from helmr.guest.session import run_session
 
 EXIT_SETUP_FAILED = 72
@@ -46,6 +47,7 @@ def enter_session(launch: Launch, connection: socket.socket, stdout: int, stderr
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     _reseed()
+    count_requests()
     gc.enable()
     sys.exit(run_session(connection))
 

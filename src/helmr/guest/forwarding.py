@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from typing import Final
 
 from helmr.guest.polling import running_guest_loop
-from helmr.protocol.egress import PROXY_SOCKET, PROXY_VARIABLES
+from helmr.protocol.egress import PROXY_PORT, PROXY_SOCKET, PROXY_VARIABLES
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LAST_PAUSE_SECONDS: Final = 5.0
@@ -19,20 +20,33 @@ _CODE: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from helmr.gues
 
 
 class Forwarding:
-    """Lives beside the supervisor, in no scope: Sessions come and go, and share it. What it may hold is bounded by itself."""
+    """Lives beside the supervisor, in no scope: Sessions come and go, and share it. What it may hold is bounded by itself.
 
-    def __init__(self, runtime: str, host: str) -> None:
-        proxy = os.path.join(os.path.dirname(host), PROXY_SOCKET)
-        self._arguments = [sys.executable, "-I", "-c", _CODE, runtime, "--socket", proxy]
+    `host` is the path of hostd's socket, beside which the proxy's lies. Without one the way is a socket that is passed in: `adopt`.
+    """
+
+    def __init__(self, runtime: str, host: str | None, *, port: int = PROXY_PORT) -> None:
+        self._runtime, self._port = runtime, port
+        self._proxy = None if host is None else os.path.join(os.path.dirname(host), PROXY_SOCKET)
+        self._passed: socket.socket | None = None
         self._loop = running_guest_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._since = 0.0
 
     def start(self) -> None:
-        """Spawn it, and tell all that is started here from now on where it listens."""
+        """Spawn it, as soon as there is a way up, and tell all that is started here from now on where it listens."""
         os.environ.update(PROXY_VARIABLES)
-        self._spawn()
+        if self._proxy is not None:
+            self._spawn()
+
+    def adopt(self, passed: socket.socket) -> None:
+        """The way up from now on, which belongs to the forwarder: the one that has another ends."""
+        self._passed = passed
+        if self._process is None:
+            self._spawn()
+        else:
+            self._process.kill()  # its end brings the next
 
     def ended(self, pid: int, status: int) -> bool:
         """Whether the dead child `pid` was the forwarder; then another follows."""
@@ -46,5 +60,22 @@ class Forwarding:
         return True
 
     def _spawn(self) -> None:
+        if self._process is not None:
+            return
+        passed, self._passed = self._passed, None
+        if passed is not None:
+            way = ["--descriptor", str(passed.fileno())]
+        elif self._proxy is not None:
+            way = ["--socket", self._proxy]
+        else:
+            return  # the socket went with the one that had it; hostd passes another
         self._since = self._loop.time()
-        self._process = subprocess.Popen(self._arguments, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _CODE, self._runtime, "--port", str(self._port), *way],
+            stdin=subprocess.DEVNULL,
+            pass_fds=() if passed is None else (passed.fileno(),),
+            start_new_session=True,
+            cwd="/",
+        )
+        if passed is not None:
+            passed.close()

@@ -6,15 +6,16 @@ nothing more is read from the channel: the Session process waits, and nothing is
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from helmr.guest.logs import LogPipe
 from helmr.guest.polling import READ, WRITE, running_guest_loop
-from helmr.guest.runtime.channel import WANT
+from helmr.guest.runtime.channel import HELD, WANT
 from helmr.protocol.frames import HEADER, HEADER_BYTES
 from helmr.protocol.limits import FRAME_BYTES, MIB
 
@@ -23,6 +24,8 @@ DOWN_BYTES: Final = 32 * MIB
 """More than this unread by a Session process, and its channel is given up: the process is killed."""
 
 _READ: Final = 64 * 1024
+_HELD_BYTES: Final = 100
+_HELD_MOST: Final = 1_000_000
 
 
 class Upward(Protocol):
@@ -65,6 +68,8 @@ class Scope:
         self.sweeping = False
         """Whether what escaped its keeper is being ended."""
         self.finished = False
+        self.held: dict[str, int] = {}
+        """What keeps the Computer awake [C6]: `requests` and `kept`, as far as there are any."""
         self._socket = connection
         self._up, self._on_broken, self._on_finished = up, on_broken, on_finished
         self._loop = running_guest_loop()
@@ -149,7 +154,9 @@ class Scope:
             position = body + length
             if flags & WANT and op > self._wanted:
                 self._wanted = op
-            if length:
+            if flags & HELD:
+                self._hold(data[body:position])
+            elif length:
                 frame = HEADER.pack(length, self.channel, op) + data[body:position]
                 frames.append(frame)
                 if op:
@@ -161,6 +168,14 @@ class Scope:
             self._up.send(frames[0] if len(frames) == 1 else b"".join(frames))
         if self._tell_acknowledged():
             self.flush()
+
+    def _hold(self, said: bytes) -> None:
+        """What keeps the Computer awake by the process's own word: it can say what it likes, at this length."""
+        try:
+            told = json.loads(said[:_HELD_BYTES])
+            self.held = {name: min(_HELD_MOST, int(told[name])) for name in ("requests", "kept") if int(told[name]) > 0}
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self.held = {}
 
     # --- down -------------------------------------------------------------------------------------------------------------
 
@@ -235,6 +250,7 @@ class Scope:
         """No process of the scope is left. What they said is read to its end, then `on_finished` is called."""
         if self.exit is None:
             self.exit = how
+            self.held = {}
             for log in self._logs:
                 log.finish()
             self._finish()
@@ -267,3 +283,9 @@ class Scope:
 
     def _logger(self, on_log: Callable[[str, str], bool], stream: str) -> Callable[[str], bool]:
         return lambda text: on_log(stream, text)
+
+
+def in_flight(scopes: Iterable[tuple[int, object]]) -> dict[str, dict[str, dict[str, int]]]:
+    """The member `held` of a pong: what Session processes say keeps the Computer awake [C6]. Of other scopes the host knows by itself."""
+    held = {str(number): scope.held for number, scope in scopes if isinstance(scope, Scope) and scope.held}
+    return {"held": held} if held else {}

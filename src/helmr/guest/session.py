@@ -21,6 +21,7 @@ from helmr.guest.polling import guest_loop
 from helmr.guest.runtime.channel import Channel
 from helmr.guest.runtime.context import LiveContext
 from helmr.guest.runtime.definition import load_definition
+from helmr.guest.runtime.flights import flights
 from helmr.guest.runtime.stopping import sayable
 from helmr.guest.runtime.threads import in_thread
 from helmr.guest.runtime.turn import TurnRun
@@ -73,10 +74,12 @@ class SessionProcess:
             self._socket, on_frame=self._on_frame, on_unlocated=self._locate, on_closed=lambda: self._end(EXIT_SUPERVISOR_GONE)
         )
         self._channel.start()
+        flights.attend(self._channel.hold)
         status = await self._ended
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS):
                 await self._channel.flushed()
+        flights.leave()
         self._channel.close()
         return status
 

@@ -28,7 +28,7 @@ from helmr.guest.kernel import become_subreaper, set_process_name
 from helmr.guest.launch import Launch
 from helmr.guest.polling import guest_loop
 from helmr.guest.processes import descendants, kill, marked
-from helmr.guest.scope import Scope
+from helmr.guest.scope import Scope, in_flight
 from helmr.guest.uplink import Uplink
 from helmr.guest.zygotes import Recipe, Start, Zygotes
 from helmr.protocol.frames import PROTOCOL, SUPERVISOR, Frame, encode
@@ -164,7 +164,7 @@ class Supervisor:
             "scope.stdin": self._take_stdin,
             "scope.kill": self._kill,
             "scope.forget": self._forget,
-            "ping": lambda frame: self._say({"t": "pong", "n": frame["n"]}),
+            "ping": lambda frame: self._say({"t": "pong", "n": frame["n"], **in_flight(self._scopes.items())}),
         }
         command = commands.get(kind)
         if command is None:

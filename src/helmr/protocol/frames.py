@@ -77,7 +77,7 @@ SUPERVISOR_UP: Final = {
     "scope.exited": "`channel`, `code`?, `signal`?; repeated after an attach until scope.forget",
     "scope.failed": "`channel`, `message`: it could not be started",
     "log": "`channel`, `stream` (stdout, stderr), `text`: lossy",
-    "pong": "`n`",
+    "pong": '`n`, `held`?: {number: {"requests"?, "kept"?}}: what keeps the Computer awake, by Session process [C6]',
 }
 SUPERVISOR_DOWN: Final = {
     "attach": "`acked`: {number: op}; trims, then sends every kept frame again",

@@ -30,6 +30,7 @@ FROM_WORKER: Final = {
     "(exited, stopped, destroyed, not_woken), with asleep and awake `rung` and `seconds`, with asleep what was `kept`, a `reason`? why by "
     "no stronger rung, `image_bytes`?, `paged_out`?, or the error for which it could not sleep: after "
     "a computer.start, sleep, wake, stop or destroy, when an attach failed, or when it changes by itself",
+    "computer.silent": "`computer`, `fence`, `since`?: its supervisor has not answered since then; without `since` it answers again",
     "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, "
     "on the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
     "computer.saved": "`computer`, `fence`, `save`, with `manifest` and `packs` (names of all that it needs), `files`, `bytes`, "

@@ -151,6 +151,7 @@ class _Stream(asyncio.Transport):
         self._protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
         self._window, self._unconsumed = WINDOW, 0
         self._held = bytearray()
+        self._high = WINDOW
         self._resting = self._blocked = False
         self._ending = self._ended_here = self._ended_there = False
         self._closing = self._gone = False
@@ -194,7 +195,7 @@ class _Stream(asyncio.Transport):
             return
         self._held += data
         self._send()
-        if len(self._held) > WINDOW and not self._blocked:
+        if len(self._held) > self._high and not self._blocked:
             self._blocked = True
             self._protocol.pause_writing()
 
@@ -230,6 +231,10 @@ class _Stream(asyncio.Transport):
         self._resting = False
         self._consumed()
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Writers rest above `high` bytes that wait here, until half of them is left."""
+        self._high = WINDOW if high is None else high
+
     def get_write_buffer_size(self) -> int:
         return len(self._held)
 
@@ -244,7 +249,7 @@ class _Stream(asyncio.Transport):
             del self._held[: len(piece)]
             self._window -= len(piece)
             self._owner.emit(self._number, DATA, piece)
-        if self._blocked and len(self._held) <= WINDOW // 2:
+        if self._blocked and len(self._held) <= self._high // 2:
             self._blocked = False
             self._protocol.resume_writing()
         if self._ending and not self._held and not self._ended_here:

@@ -190,3 +190,13 @@ async def test_a_start_that_is_sent_again_starts_nothing_again(host: Host, tmp_p
     await host.seen(0, "scope.exited", channel=2)
     assert (tmp_path / "count").read_text() == "once\n"
     assert json.dumps(host.said).count('"scope.failed"') == 0
+
+
+async def test_a_supervisor_says_that_it_runs_while_a_command_does_and_a_command_is_nothing_in_flight(host: Host) -> None:
+    """[C6], UD-15: the host asks every few seconds, whatever runs; it knows of Commands itself."""
+    run(host, 1, *python("print('up', flush=True); import time; time.sleep(60)"))
+    await host.seen(0, "scope.started", channel=1)
+    host.say(0, {"t": "ping", "n": 77})
+    assert "held" not in await host.seen(0, "pong", n=77)
+    host.say(0, {"t": "scope.kill", "channel": 1})
+    await host.seen(0, "scope.exited", channel=1)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from helmr.guest.forwarder import ChannelUpward, Forwarder, SocketUpward, Upward
+from helmr.guest.forwarder import EXIT_CHANNEL_GONE, ChannelUpward, Forwarder, SocketUpward, Upward
+from helmr.guest.forwarding import Forwarding
+from helmr.guest.polling import guest_loop
 from helmr.host.sandbox.egress import PROXY_ENVIRONMENT
 from helmr.protocol.egress import CONNECTIONS, PROXY_VARIABLES
 from helmr.protocol.multiplex import Multiplexer
@@ -107,3 +109,48 @@ async def test_what_is_more_than_a_computer_may_have_is_closed_at_once(tmp_path:
 def test_build_steps_and_computers_are_told_the_same_proxy() -> None:
     """[C4]: the forwarder of build steps is one file without imports, so it has these texts of its own."""
     assert dict(PROXY_VARIABLES) == PROXY_ENVIRONMENT
+
+
+def test_a_forwarder_serves_a_socket_that_was_passed_in_and_the_next_one_after_it(tmp_path: Path) -> None:
+    """DESIGN 6: for guests that can't reach a socket of the host; spawned as the supervisor does."""
+    with asyncio.Runner(loop_factory=guest_loop) as runner:
+        runner.run(passed_twice())
+
+
+async def passed_twice() -> None:
+    import helmr
+
+    port = free_port()
+    forwarding = Forwarding(str(Path(helmr.__file__).parents[1]), None, port=port)
+    tasks: set[asyncio.Task[None]] = set()
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(30):
+        for _ in range(2):
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            host = Multiplexer("host", accept=lambda *ends: tasks.add(asyncio.ensure_future(shout(*ends))))
+            await loop.create_connection(lambda host=host: host, sock=ours)
+            forwarding.adopt(theirs)
+            assert await eventually_said(port, b"through") == b"THROUGH"
+            process = forwarding._process
+            assert process is not None
+            host.close()
+            await host.closed
+            assert await asyncio.to_thread(process.wait) == EXIT_CHANNEL_GONE
+            assert forwarding.ended(process.pid, EXIT_CHANNEL_GONE) and not forwarding.ended(process.pid, 0)
+
+
+async def eventually_said(port: int, text: bytes) -> bytes:
+    """A program that is just starting gives no event when it listens."""
+    while True:
+        try:
+            if answer := await said(port, text):
+                return answer
+        except ConnectionError:
+            pass
+        await asyncio.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -27,6 +27,7 @@ TABLE: tuple[tuple[Facts, dict[str, Any], str, tuple[str, ...]], ...] = (
     (QUEUED, {"computer_worker_alive": False}, "worker_away", ("does not answer",)),
     (QUEUED, {"residency": "hibernating"}, "hibernating", ("falling asleep",)),
     *((QUEUED, {"residency": residency}, residency, (residency,)) for residency in ("starting", "waking", "restoring")),
+    (QUEUED, {"computer_silence": "The Computer does not answer since T."}, "computer_silent", ("does not answer since T.",)),
     (QUEUED, {"computer_error": "step 2 failed"}, "computer_failed", ("step 2 failed",)),
     (QUEUED, {"workers_alive": 0}, "no_worker", ("helmr worker",)),
     (QUEUED, {"has_computer": False, "wants_cpu": 1.5, "wants_memory": 3 << 29}, "waiting_for_capacity", ("1.5 CPU and 1536 MiB",)),
@@ -34,6 +35,7 @@ TABLE: tuple[tuple[Facts, dict[str, Any], str, tuple[str, ...]], ...] = (
     (QUEUED, {"queued": 1}, "placing", ("1 Turn queued",)),
     (RUNNING, {"queued": 0}, "running", ("Turn 7", "12.3 s")),
     (RUNNING, {}, "running", ("Turn 7", "2 Turns behind it")),
+    (RUNNING, {"computer_silence": "The Computer does not answer since T."}, "running", ("12.3 s", "does not answer since T.")),
     (RUNNING, {"pending_questions": 1}, "asking", ("Turn 7", "1 question;", "helmr question list")),
     (RUNNING, {"stop_cause": "deadline", "stopping_for": 4.0, "pending_questions": 1}, "stopping", ("Turn 7", "deadline", "4.0 s")),
 )

@@ -31,6 +31,8 @@ class ScriptedSupervisor:
         self.ignores: set[str] = set()
         """Kinds that it hears and does nothing about."""
         self.streams = 0
+        self.held: dict[str, Any] = {}
+        """What it says is in flight."""
         self.hello: bytes | None = None
         """Said in place of its hello, when set."""
         self._ops: dict[int, int] = {}
@@ -139,6 +141,8 @@ class ScriptedSupervisor:
                     writer.write(encode(number, op, data))
             for members in self.exits.values():
                 writer.write(own({"t": "scope.exited", **members}))
+        elif kind == "ping":
+            writer.write(own({"t": "pong", "n": told["n"], **({"held": self.held} if self.held else {})}))
         elif kind == "scope.start":
             self.starts.append(told)
             self.channels[channel] = {"pid": 100 + channel, "alive": True, "last_op": 0}
@@ -171,6 +175,8 @@ class ScriptedHostd:
     trees: Path = Path("none")
     """Where Computers' files are that are saved and restored."""
     away: bool = False
+    frozen: bool = False
+    """Whether its Computers stand still."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def connect(self, notify: Notify) -> ScriptedConnection:
@@ -249,6 +255,10 @@ class ScriptedHostd:
             case "computer.stop" | "computer.destroy":
                 self.computers.pop(computer, None)
                 return {"ended": 3}
+            case "computer.stats":
+                return {"frozen": self.frozen}
+            case "computer.hibernate":
+                return {"rung": "freeze", "seconds": 0.01}
             case "scope.end":
                 return {"ended": 0, "seconds": 0.01, "oom": None, **self.ends.get(params["channel"], {})}
             case _:

@@ -29,6 +29,8 @@ class Facts:
     residency: str = ""
     computer_status: str = "available"
     computer_error: str | None = None
+    computer_silence: str | None = None
+    """Since when its supervisor has not answered (UD-15)."""
     workers_alive: int = 0
     computer_worker_alive: bool = True
     restorable: bool = False
@@ -75,6 +77,8 @@ def explain(facts: Facts) -> tuple[str, str]:
         return "hibernating", f"{queue}; the Computer is just falling asleep, and is woken as soon as it sleeps."
     if facts.residency in ("starting", "waking", "restoring"):
         return facts.residency, f"{queue}; the Computer is {facts.residency}."
+    if facts.computer_silence is not None:
+        return "computer_silent", f"{queue}; {facts.computer_silence}"
     if facts.computer_error is not None:
         return "computer_failed", f"{queue}; the Computer could not be started: {facts.computer_error}"
     if facts.workers_alive == 0:
@@ -93,7 +97,8 @@ def _running(facts: Facts) -> tuple[str, str]:
         count = _count(facts.pending_questions, "question")
         return "asking", f"{turn} waits for a person to answer {count}; `helmr question list` shows what is asked."
     behind = f"; {_count(facts.queued, 'Turn')} behind it" if facts.queued else ""
-    return "running", f"{turn} has been running for {facts.running_for:.1f} s{behind}."
+    silence = f" {facts.computer_silence}" if facts.computer_silence is not None else ""
+    return "running", f"{turn} has been running for {facts.running_for:.1f} s{behind}.{silence}"
 
 
 def _gap(hold: Mapping[str, Any]) -> str:

@@ -77,7 +77,7 @@ class Explanations:
             facts["base_mismatch"] = all(room["base"] != base for room in await computers.rooms(connection, soon=False))
         if computer["error"] is not None:
             error = jsontext.loads(computer["error"])
-            facts["computer_error"] = error.get("message") or error["code"]
+            facts["computer_silence" if error["code"] == "computer_silent" else "computer_error"] = error.get("message") or error["code"]
         return facts
 
 

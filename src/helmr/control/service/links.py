@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 
 from helmr.control.domain.processes import End
+from helmr.control.service import silences
 from helmr.control.service.background import Background, Coalesced
 from helmr.control.service.core import Core
 from helmr.control.service.deletions import Deletions
@@ -122,6 +123,8 @@ class Links:
             await self._renew(end, bool(said.get("draining")))
         elif kind == "computer.state":
             await self._state(end, said)
+        elif kind == "computer.silent":
+            await silences.note(self._core, said["computer"], said["fence"], said.get("since"))
         elif kind == "computer.attached":
             await self._attached(end, said)
         elif kind == "computer.saved":
@@ -214,7 +217,8 @@ class Links:
         if state == "awake":
             if said.get("error") is not None:
                 log.warning("a Computer could not sleep", computer=computer_id, error=said["error"])
-            if not await self._sleeping.woke(computer_id, fence, str(said.get("rung")), float(said.get("seconds", 0))):
+            error = said.get("error")
+            if not await self._sleeping.woke(computer_id, fence, str(said.get("rung")), float(said.get("seconds", 0)), error=error):
                 end.link.send(control("computer.stop", computer=computer_id, fence=fence))
             else:
                 await self.attach(end, computer_id, fence)
@@ -274,6 +278,7 @@ class Links:
         seat = end.seats.get(said["slot"])
         if seat is None or seat.computer_id != said["computer"]:
             return
+        await silences.note(self._core, seat.computer_id, seat.fence, None)
         async with self._core.database.connection() as connection:
             alive = await processes.alive_on(connection, computer_id=seat.computer_id)
         known = {int(number) for number in said["channels"]}

@@ -25,6 +25,9 @@ from helmr.protocol.ids import ComputerId, WorkerId
 SLEEP_SECONDS: Final = 60.0
 WAKE_SECONDS: Final = 60.0
 CANDIDATES: Final = 500
+BUSY_SECONDS: Final = 60.0
+"""How long a Computer that could not sleep is left alone."""
+BUSY_CHARS: Final = 500
 REASON_LENGTH: Final = 500
 
 
@@ -93,6 +96,9 @@ class Sleeping:
         require_available(computer)
         if computer["residency"] in ("hibernating", "hibernated", "cold", "unavailable"):
             return
+        busy = await computers.still_busy(connection, id=computer_id)
+        if busy is not None:
+            raise ComputerBusy(busy)
         if computer["residency"] != "running" or not await self._begin(connection, effects, computer_id, locked):
             raise ComputerBusy("A Session or a Command works on the Computer, or is about to.")
 
@@ -133,8 +139,9 @@ class Sleeping:
         await computers.begin_wake(connection, id=computer_id, seconds=WAKE_SECONDS)
         effects.computers.add(computer_id)
 
-    async def woke(self, computer_id: str, fence: int, rung: str, seconds: float) -> bool:
-        """The worker says that its processes go on, after a sleep or because it could not sleep. False for an older placement."""
+    async def woke(self, computer_id: str, fence: int, rung: str, seconds: float, *, error: Mapping[str, Any] | None = None) -> bool:
+        """The worker says that its processes go on, after a sleep or, with an `error`, because it could not sleep. False for an older
+        placement. One that could not sleep is left alone for a minute, so that it goes on in peace."""
 
         async def work(connection: Connection, effects: Effects) -> bool:
             members = await computers.members_to_lock(connection, computer_id=computer_id)
@@ -142,7 +149,11 @@ class Sleeping:
             if computer is None or computer["fence"] != fence or computer["residency"] not in (*ASLEEP, "running"):
                 return False
             if computer["residency"] != "running":
-                slept = await computers.woken(connection, id=computer_id)
+                if error is None:
+                    slept = await computers.woken(connection, id=computer_id)
+                else:
+                    busy = str(error.get("message"))[:BUSY_CHARS] if error.get("code") == ComputerBusy.code else None
+                    slept = await computers.stayed_awake(connection, id=computer_id, seconds=BUSY_SECONDS, busy=busy)
                 await computers.processes_awake(connection, computer_id=computer_id)
                 if slept is not None:
                     data = render.data(computer_id=computer_id, rung=rung, seconds=round(seconds, 3), slept_seconds=round(slept, 3))

@@ -5,7 +5,7 @@ order of their ops; outputs wait while `OUTPUT_WINDOW` of them are unacknowledge
 supervisor keeps each frame until it is stored, so nothing here is kept for sending again.
 
 Between a process and its supervisor the header's channel carries flags instead: `WANT` asks to be told when the op is acknowledged.
-A frame without payload and with `WANT` asks that alone.
+A frame without payload and with `WANT` asks that alone; one with `HELD` is for the supervisor itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from helmr.protocol.limits import FRAME_BYTES, OUTPUT_WINDOW
 
 WANT: Final = 1
 """Flag of a frame to the supervisor: tell the acknowledgement of this op at once."""
+
+HELD: Final = 2
+"""Flag of a frame for the supervisor itself: `{"requests", "kept"}`, what keeps the Computer awake [C6]. It goes no further."""
 
 ASK_EVERY: Final = OUTPUT_WINDOW // 2
 """Every so many outputs ask for an acknowledgement, so that a full window never waits for a delayed one."""
@@ -117,6 +120,12 @@ class Channel:
     def say(self, payload: bytes) -> None:
         """Send a frame that may be lost."""
         self._emit(HEADER.pack(len(payload), 0, 0) + payload)
+
+    def hold(self, requests: int, kept: int) -> None:
+        """Tell the supervisor at once what is in flight here: whoever began it may block the loop next."""
+        payload = b'{"requests":%d,"kept":%d}' % (requests, kept)
+        self._emit(HEADER.pack(len(payload), HELD, 0) + payload)
+        self.flush()
 
     def want(self, op: int) -> None:
         """Have the supervisor tell the acknowledgement of `op` at once; it left without asking."""

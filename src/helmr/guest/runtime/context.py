@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from helmr.guest.runtime.flights import AWAKE_SECONDS, flights
 from helmr.protocol.errors import AuthoringError
 from helmr.protocol.states import AbortReason
 from helmr.sdk.context import (
@@ -39,7 +41,7 @@ class NoMcp(RuntimeMcp):
 class LiveContext(AgentContext[Any]):
     """The context of a Session process: `init` and all Turns share it."""
 
-    __slots__ = ("_computer", "_controller", "_deployment", "_init_result", "_mcp", "_recovery", "_session", "awake")
+    __slots__ = ("_computer", "_controller", "_deployment", "_init_result", "_mcp", "_recovery", "_session")
 
     def __init__(self, opened: Mapping[str, Any]) -> None:
         session: Mapping[str, Any] = opened["session"]
@@ -56,8 +58,6 @@ class LiveContext(AgentContext[Any]):
         self._controller = AbortController()
         self._mcp = NoMcp()
         self._init_result: Any = None
-        self.awake = 0
-        """How many `keep_awake` contexts are open."""
 
     @property
     def mcp(self) -> RuntimeMcp:
@@ -100,11 +100,13 @@ class LiveContext(AgentContext[Any]):
 
     @asynccontextmanager
     async def _keep_awake(self) -> AsyncGenerator[None, None]:
-        self.awake += 1
+        flight = flights.begin("kept")
+        limit = asyncio.get_running_loop().call_later(AWAKE_SECONDS, flight.end)
         try:
             yield
         finally:
-            self.awake -= 1
+            limit.cancel()
+            flight.end()
 
 
 def _id(value: Any) -> str:

@@ -6,7 +6,9 @@ lease opens it again (I8). A restart of hostd ends the connections too; the Comp
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,8 @@ from helmr.host.sandbox.egress import Decision, EgressPolicy, EgressProxy, Exemp
 from helmr.host.sandbox.egress.activity import InFlight
 from helmr.host.sandbox.egress.proxy import ProxyConfig, Resolve, resolve
 from helmr.host.sandbox.egress.upstream import upstream_of
-from helmr.protocol.egress import PROXY_SOCKET
+from helmr.protocol.egress import CONNECTIONS, PROXY_SOCKET
+from helmr.protocol.multiplex import Multiplexer
 
 REFUSALS: Final = 10
 """The last refusals that are kept, and how many a minute are logged one by one."""
@@ -74,6 +77,8 @@ class ComputerEgress:
         self._policy = EgressPolicy(allow=tuple(map(HostRule.parse, allow)), exemptions=tuple(exemptions))
         self._resolve = resolve
         self._proxy: EgressProxy | None = None
+        self._channels: list[Multiplexer] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, run: Path) -> None:
         """Listen in the run folder `run`. Raises `OSError`."""
@@ -89,9 +94,32 @@ class ComputerEgress:
             await proxy.start()
             self._proxy = proxy
 
+    async def join(self, passed: socket.socket) -> None:
+        """Serve the streams of a socket whose other end a forwarder inside has: for drivers whose guests can't reach the run folder.
+
+        Owns `passed`, until `close`; a proxy that is opened again needs another. Raises `ConnectionError` while the proxy is closed.
+        """
+        if self._proxy is None:
+            passed.close()
+            raise ConnectionError("The Computer has no network now.")
+        proxy, tasks = self._proxy, self._tasks
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(proxy.serve(reader, writer))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        channel = Multiplexer("host", accept=accept, streams=CONNECTIONS)
+        passed.setblocking(False)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=passed)
+        self._channels.append(channel)
+
     async def close(self) -> None:
         """End every connection at once, and take no more."""
         proxy, self._proxy = self._proxy, None
+        channels, self._channels = self._channels, []
+        for channel in channels:
+            channel.close()
         if proxy is not None:
             await proxy.stop()
 

@@ -32,6 +32,10 @@ class NotRunning(Refusal):
     code = "computer_not_running"
 
 
+class Busy(Refusal):
+    code = "computer_busy"
+
+
 class FenceStale(Refusal):
     code = "fence_stale"
 
@@ -70,10 +74,6 @@ class BundleInvalid(Refusal):
 
 class Stopping(Refusal):
     code = "hostd_stopping"
-
-
-class Busy(Refusal):
-    code = "computer_busy"
 
 
 class SaveFailed(Refusal):

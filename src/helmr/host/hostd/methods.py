@@ -310,8 +310,16 @@ class Methods:
         return {}
 
     async def _hibernate(self, connection: Connection, params: Params) -> Reply:
-        computer = self._computer(params)
-        told = await computer.hibernate(_fence(params))
+        """Refused `computer_busy` while what it asked for by the proxy has not ended [C6]; what begins meanwhile counts, too."""
+        computer, fence = self._computer(params), _fence(params)
+        computer.check_fence(fence)
+        computer.ways.require_quiet()
+        told = await computer.hibernate(fence)
+        try:
+            computer.ways.require_quiet()
+        except failure.Busy:
+            await computer.wake(fence)
+            raise
         if not computer.is_running:
             self._hostd.watchdog.forget(computer.id)
         return told

@@ -81,6 +81,12 @@ class Ways:
         if self._egress is not None:
             await self._egress.close()
 
+    def require_quiet(self) -> None:
+        """Raise `Busy` while something that it asked for by its proxy has not ended [C6]."""
+        found = self._egress.in_flight() if self._egress is not None else None
+        if found:
+            raise failure.Busy(f"In flight: {found}.")
+
     def decisions(self) -> Mapping[str, Any] | None:
         """What its proxy has decided; None without one."""
         return None if self._egress is None else self._egress.decisions.describe()

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 from helmr.host.worker.failure import Failure, failure_of, logger
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.ports import HostdRefused
+from helmr.host.worker.pulse import Held, Pulse, PulseConfig
 from helmr.host.worker.scopes import Scopes
 from helmr.host.worker.stream import SupervisorStream
 from helmr.host.worker.uplink import Uplink
@@ -42,10 +43,24 @@ class Seat(Protocol):
     def gate(self) -> HostdGate: ...
     @property
     def uplink(self) -> Uplink: ...
+    @property
+    def pulse(self) -> PulseConfig: ...
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
     def tell(self, kind: str, **members: Any) -> None: ...
     def joined(self) -> None:
         """The supervisor said hello."""
+        ...
+
+    def silent(self, since: str | None) -> None:
+        """The supervisor has not answered since then; None: it answers again."""
+        ...
+
+    def hung(self, since: str) -> None:
+        """It has not answered for a whole lease."""
+        ...
+
+    def unheard(self) -> None:
+        """Its supervisor did not come, or said nothing, though it was waited for."""
         ...
 
     def broken(self, failure: Failure) -> None:
@@ -66,6 +81,7 @@ class Attachment:
         self._rejoining: asyncio.Task[None] | None = None
         self._pause = REATTACH_SECONDS / 2
         self._since = 0.0
+        self._pulse: Pulse | None = None
 
     async def join(self, fence: Any, slot: int, acked: Mapping[str, int]) -> None:
         """Join the supervisor's stream to `slot`. Raises `HostdRefused`, `OSError` when there is none to be had."""
@@ -79,6 +95,8 @@ class Attachment:
                     # A supervisor may be slow to connect or to speak, on a busy host or just thawed.
                     silent = not isinstance(error, HostdRefused) or error.code == "supervisor_silent"
                     if attempt == ATTEMPTS or not silent:
+                        if silent:
+                            raise HostdRefused("supervisor_silent", str(error) or "The supervisor did not say hello.") from error
                         raise
                     await asyncio.sleep(REATTACH_SECONDS * 2**attempt)
                 else:
@@ -88,6 +106,17 @@ class Attachment:
         """Frames for the supervisor, or for its Session processes. Dropped while there is no stream: an attach repeats what counts."""
         if self._stream is not None and self._greeted:
             self._stream.write(frames)
+
+    async def held(self) -> Held:
+        """What its Sessions have in flight. Raises `ConnectionResetError` without a stream, `TimeoutError` without an answer."""
+        if self._pulse is None:
+            raise ConnectionResetError("The supervisor isn't attached.")
+        return await self._pulse.held()
+
+    def forgive(self) -> None:
+        """It stands still by our own doing, so its silence says nothing."""
+        if self._pulse is not None:
+            self._pulse.forgive()
 
     def resume(self) -> None:
         """The link has room again."""
@@ -107,6 +136,7 @@ class Attachment:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+        self._stop_pulse()
         self._greeted = False
 
     # --- StreamEnd --------------------------------------------------------------------------------------------------------
@@ -127,6 +157,7 @@ class Attachment:
 
     def on_lost(self, error: Exception | None) -> None:
         joined, self._greeted, self._stream = self._greeted, False, None
+        self._stop_pulse()
         if isinstance(error, FrameError):
             # A guest that breaks the protocol isn't attached again by ourselves: the control plane decides what becomes of it (I4).
             logger.warning("computer.protocol_violated", computer=self._seat.id, error=str(error))
@@ -172,7 +203,10 @@ class Attachment:
         elif kind == "log":
             if not self._seat.uplink.congested():
                 self._seat.tell("session.log", channel=_channel(said), stream=str(said["stream"])[:16], text=str(said["text"]))
-        elif kind != "pong":
+        elif kind == "pong":
+            if self._pulse is not None:
+                self._pulse.answer(said)
+        else:
             logger.info("supervisor.unknown_frame", computer=self._seat.id, kind=str(kind)[:40])
 
     def _greet(self, hello: Mapping[str, Any]) -> None:
@@ -192,6 +226,19 @@ class Attachment:
             self._greeting.set_result(None)
         self._seat.tell("computer.attached", slot=self.slot, channels=channels)
         self._seat.scopes.resume()
+        self._pulse = Pulse(
+            self._seat.pulse,
+            ask=lambda number: stream.write(encode(SUPERVISOR, 0, jsontext.dumps({"t": "ping", "n": number}))),
+            rests=lambda: stream.paused,
+            on_silent=self._seat.silent,
+            on_hung=self._seat.hung,
+        )
+        self._pulse.start()
+
+    def _stop_pulse(self) -> None:
+        if self._pulse is not None:
+            self._pulse.stop()
+            self._pulse = None
 
     def _reattach(self, slot: int) -> None:
         """The supervisor's stream ended by itself while it should be joined: join it again, ever more slowly."""
@@ -213,6 +260,8 @@ class Attachment:
                     return
             logger.warning("computer.reattach_failed", computer=self._seat.id, code=failure.code, message=failure.message)
             self._pause = min(self._pause * 2, REATTACH_LIMIT_SECONDS)
+            if failure.code == "supervisor_silent":
+                self._seat.unheard()
             if failure.code == "fence_stale":
                 self._seat.broken(failure)
                 return

@@ -18,10 +18,13 @@ from helmr.host.worker.failure import DRAINING, Failure, answered
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.images import Images
 from helmr.host.worker.ports import HostdRefused
+from helmr.host.worker.pulse import PulseConfig
 from helmr.host.worker.saves import Saves
 from helmr.host.worker.scopes import Scopes
+from helmr.host.worker.silence import Silence
 from helmr.host.worker.uplink import Uplink
 from helmr.protocol import jsontext
+from helmr.protocol.errors import ComputerBusy
 from helmr.protocol.imageconfig import WORKSPACE, ImageConfig, image_config
 from helmr.protocol.manifest import TemplateManifest
 from helmr.protocol.wire import from_wire
@@ -42,6 +45,8 @@ class Host(Protocol):
     def saves(self) -> Saves: ...
     @property
     def draining(self) -> bool: ...
+    @property
+    def pulse(self) -> PulseConfig: ...
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
     def session_ended(self) -> None: ...
     def destroyed(self, computer: str) -> None: ...
@@ -64,6 +69,7 @@ class Computer:
         self._starting: asyncio.Task[None] | None = None
         self._attachment = Attachment(self)
         self._joining: asyncio.Task[None] | None = None
+        self._watch = Silence(self)
 
     # --- the control plane's requests -----------------------------------------------------------------------------------
 
@@ -87,6 +93,8 @@ class Computer:
 
         def failed(failure: Failure) -> None:
             self._attachment.slot = None
+            if failure.code == "supervisor_silent":
+                self.unheard()
             self.tell("computer.state", fence=fence, state="failed", error=failure.to_wire())
 
         self.detach()
@@ -182,6 +190,19 @@ class Computer:
     def joined(self) -> None:
         """Its supervisor said hello."""
         self.state = "running"
+        self._watch.heard()
+
+    def silent(self, since: str | None) -> None:
+        """Its supervisor has not answered since then; None: it answers again."""
+        self.tell("computer.silent", fence=self.fence, **({"since": since} if since is not None else {}))
+
+    def hung(self, since: str) -> None:
+        """Its supervisor has not answered for a whole lease."""
+        self._watch.hung(since)
+
+    def unheard(self) -> None:
+        """Its supervisor did not come, or said nothing, though it was waited for."""
+        self._watch.unheard()
 
     # --- what scopes and attachment need (ScopeHost, Seat) ------------------------------------------------------------------
 
@@ -196,6 +217,18 @@ class Computer:
     @property
     def uplink(self) -> Uplink:
         return self._host.uplink
+
+    @property
+    def pulse(self) -> PulseConfig:
+        return self._host.pulse
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it should run here and answer."""
+        return self.state not in ("gone", "ending", "asleep")
+
+    def forgive(self) -> None:
+        self._attachment.forgive()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._host.spawn(work, name)
@@ -259,6 +292,9 @@ class Computer:
 
     async def _sleep(self, fence: Any) -> None:
         async with self.turn:
+            held = await self._attachment.held() if self.state != "asleep" else None
+            if held:
+                raise ComputerBusy(f"In flight: {held}.")
             self.detach()
             reply = await self._host.gate.hibernate(self.id, fence)
             self.fence, self.state = fence, "asleep"
@@ -269,6 +305,20 @@ class Computer:
             reply = await self._host.gate.wake(self.id, fence)
             self.fence, self.state = fence, "running"
             self.tell("computer.state", fence=fence, state="awake", rung=reply["rung"], seconds=reply["seconds"])
+
+    async def give_up(self, error: Failure) -> None:
+        """End what can't be reached any more. Its files stay."""
+        async with self.turn:
+            self.detach()
+            before, self.state = self.state, "ending"
+            try:
+                reply = await self._host.gate.stop(self.id, self.fence)
+            except BaseException:
+                self.state = before
+                raise
+            self.state = "gone"
+            self.scopes.gone("killed", error.message, {"ended": reply.get("ended", 0), "seconds": 0.0})
+            self.tell("computer.state", fence=self.fence, state="gone", reason="stopped", error=error.to_wire())
 
     def _awake_or_gone(self) -> str:
         return "gone" if self._is_gone() else "awake"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from helmr.host.worker.pulse import PulseConfig
+
 CORES_FACTOR: Final = 8.0
 """Cores offered for each real one: agents mostly wait [C10]."""
 MEMORY_SHARE: Final = 0.8
@@ -28,6 +30,8 @@ class WorkerConfig:
     reconnect_seconds: float = 0.2
     """First pause before a new link; it doubles, with jitter, up to `reconnect_limit_seconds`."""
     reconnect_limit_seconds: float = 2.0
+    pulse: PulseConfig = field(default_factory=PulseConfig)
+    """How supervisors are asked whether they run."""
     welcome_seconds: float = 20.0
     """A control plane that answers hello later than this is left."""
 

@@ -127,6 +127,10 @@ class HostdGate:
             keys=keys,
         )
 
+    async def stands_still(self, computer: str) -> bool:
+        """Whether hostd has stopped its processes, for whatever reason."""
+        return bool((await self._call("computer.stats", computer=computer)).get("frozen"))
+
     async def create_scope(self, computer: str, channel: int) -> None:
         await self._call("scope.create", computer=computer, channel=channel)
 

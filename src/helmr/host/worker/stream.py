@@ -55,6 +55,11 @@ class SupervisorStream(asyncio.Protocol):
             sock.close()
             raise
 
+    @property
+    def paused(self) -> bool:
+        """Whether what the guest says is left unread now."""
+        return self._paused
+
     def write(self, frames: bytes) -> None:
         """Pass frames down as they are. A stream on which too much waits is lost instead."""
         transport = self._transport

@@ -45,6 +45,7 @@ class Worker:
         self.id = ""
         """What the control plane calls this worker; empty before the first welcome."""
         self.draining = False
+        self.pulse = config.pulse
         self._computers: dict[str, Computer] = {}
         self._slots: dict[int, Computer] = {}
         self._builds: set[str] = set()

@@ -103,7 +103,9 @@ SELECT * FROM sessions WHERE computer_id = :computer_id AND (status <> 'closed' 
 
 -- name: begin_sleep(id, seconds)!
 UPDATE computers
-SET residency = 'hibernating', moves = moves + 1, deadline_at = clock_timestamp() + :seconds * interval '1 second', error = NULL WHERE id = :id;
+SET residency = 'hibernating', moves = moves + 1, deadline_at = clock_timestamp() + :seconds * interval '1 second', error = NULL,
+    busy_until = NULL, busy = NULL
+WHERE id = :id;
 
 -- name: slept(id, rung)!
 UPDATE computers SET residency = 'hibernated', deadline_at = NULL, rung = :rung, slept_at = clock_timestamp() WHERE id = :id;
@@ -116,6 +118,24 @@ UPDATE computers SET residency = 'waking', moves = moves + 1, deadline_at = cloc
 WITH before AS (SELECT slept_at FROM computers WHERE id = :id)
 UPDATE computers SET residency = 'running', deadline_at = NULL, slept_at = NULL, woken_at = clock_timestamp() WHERE id = :id
 RETURNING (SELECT extract(epoch FROM clock_timestamp() - slept_at)::float FROM before);
+
+-- name: stayed_awake(id, seconds, busy)$
+-- It could not sleep, and is left alone for so long. For how long it had slept, as `woken` tells; its idle time goes on when it had not.
+WITH before AS (SELECT slept_at FROM computers WHERE id = :id)
+UPDATE computers
+SET residency = 'running', deadline_at = NULL, slept_at = NULL, busy_until = clock_timestamp() + :seconds * interval '1 second', busy = :busy,
+    woken_at = CASE WHEN slept_at IS NULL THEN woken_at ELSE clock_timestamp() END
+WHERE id = :id
+RETURNING (SELECT extract(epoch FROM clock_timestamp() - slept_at)::float FROM before);
+
+-- name: still_busy(id)$
+-- What it had in flight when it was last sent to sleep, for as long as that counts.
+SELECT busy FROM computers WHERE id = :id AND busy_until > clock_timestamp();
+
+-- name: note_silence(id, fence, error)!
+-- Its supervisor does not answer, or, with null, answers again.
+UPDATE computers SET error = :error 
+WHERE id = :id AND fence = :fence AND residency = 'running' AND status = 'available' AND error IS DISTINCT FROM :error;
 
 -- name: processes_asleep(computer_id)!
 UPDATE sessions SET process = 'asleep' WHERE computer_id = :computer_id AND process = 'ready';
@@ -136,6 +156,7 @@ WHERE c.residency = 'running' AND c.status = 'available'
         SELECT FROM computer_streams t
         WHERE t.computer_id = c.id AND t.lease_until > clock_timestamp() AND t.counts_until > clock_timestamp()
     )
+    AND (c.busy_until IS NULL OR c.busy_until <= clock_timestamp())
 GROUP BY c.id
 HAVING bool_and(
     s.running_turn IS NULL AND s.process IN ('none', 'ready') AND (s.held > 0 OR s.claimed_turn + 1 >= s.next_turn OR s.status = 'closed')

@@ -52,6 +52,10 @@ class InFlight:
     def __bool__(self) -> bool:
         return bool(self.exchanges or self.tunnels)
 
+    def __str__(self) -> str:
+        counts = ((self.exchanges, "proxied request"), (self.tunnels, "tunnel"))
+        return " and ".join(f"{count} {noun}{'s' if count != 1 else ''}" for count, noun in counts if count)
+
 
 def in_flight(passages: Iterable[Passage], now: float) -> InFlight:
     """What counts at `now`."""
