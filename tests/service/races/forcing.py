@@ -182,7 +182,7 @@ async def until(condition: Callable[[], Any]) -> None:
 async def quiet(*planes: ControlPlane) -> None:
     """Return once everything that followed from what was done is done: no task, no item, no frame is under way."""
     still = 0
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE if not os.environ.get("HELMR_SOAK") else 60 * PATIENCE):  # a thousand rounds have much to tidy
         while still < 8:  # a frame takes a few passes of the loop from its writer to who hears it
             busy = any(
                 plane._batcher._waiting
