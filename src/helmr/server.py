@@ -107,6 +107,8 @@ class ServerConfig:
     master_key_file: Path | None = None
     """By default `master.key` beside `blobs`; made when it isn't there."""
     save_after_seconds: float = SAVE_AFTER_SECONDS
+    saves: bool = True
+    """Whether Computers are saved at all; no master key is kept otherwise."""
     pool_size: int = 8
     log_level: str = "info"
 
@@ -275,7 +277,7 @@ class Server:
         beside = self._config.blobs.parent
         return PlaneConfig(
             worker_token=self._config.worker_token,
-            keyring=keep_keyring(self._config.master_key_file or beside / "master.key"),
+            keyring=keep_keyring(self._config.master_key_file or beside / "master.key") if self._config.saves else None,
             objects=open_objects(self._config.objects or (beside / "objects").absolute().as_uri()),
             save_after_seconds=self._config.save_after_seconds,
         )

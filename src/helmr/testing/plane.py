@@ -32,7 +32,13 @@ class PlaneThread:
 
     def __init__(self, dsn: str, blobs: Path) -> None:
         self._config = ServerConfig(
-            dsn=dsn, blobs=blobs, worker_token=WORKER_CREDENTIAL, api_key=API_KEY, environment=ENVIRONMENT, pool_size=POOL_SIZE
+            dsn=dsn,
+            blobs=blobs,
+            worker_token=WORKER_CREDENTIAL,
+            api_key=API_KEY,
+            environment=ENVIRONMENT,
+            pool_size=POOL_SIZE,
+            saves=False,  # Sessions in threads have no Computer whose files could be saved
         )
         self._port = 0
         self._selector: selectors.BaseSelector
