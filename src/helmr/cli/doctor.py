@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import platform
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +22,65 @@ from helmr.cli.terminal import Output
 def doctor(state: Path | None, as_json: bool) -> int:
     """Try what this machine can do for Computers, and which server the CLI would use.
 
-    Each line is something that was done once, not a version that was read. Exit code 1 when something is missing that has a remedy.
+    Each line is something that was done once, not a version that was read; then, driver by driver, what it enforces here and what not, and
+    what can be had of images. Exit code 1 when something is missing that has a remedy.
     """
     output = Output(as_json=as_json)
 
     async def run() -> int:
-        probes = [] if importlib.util.find_spec("helmr.host.sandbox") is None else await _probes(state)
+        host = importlib.util.find_spec("helmr.host.sandbox") is not None
+        probes, tables = await _drivers(state) if host else ([], {})
+        images = await _images() if host else []
         client = await _server()
         facts = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}", "executable": sys.executable}
 
         def show() -> None:
             output.fields(facts.items())
             output.line()
-            for probe in probes:
-                output.line(f"{'ok     ' if probe['works'] else 'missing'}  {probe['name']}: {probe['detail']}")
-                if not probe["works"] and probe["remedy"]:
-                    output.line(f"         -> {probe['remedy']}")
+            _show_probes(output, probes)
+            for driver, table in tables.items():
+                output.line()
+                output.line(f"driver {driver}")
+                for row in table:
+                    why = f": {row['detail']}" if row["state"] != "enforced" and row["detail"] else ""
+                    output.line(f"  {row['state']:<8}  {row['name']}{why}")
+                    if row["remedy"]:
+                        output.line(f"            -> {row['remedy']}")
+            output.line()
+            output.line("images")
+            _show_probes(output, images)
             output.line()
             output.line(f"server   {client['detail']}")
 
-        output.answer({**facts, "probes": probes, "server": client}, show)
-        return REFUSED if any(not probe["works"] and probe["remedy"] for probe in probes) else 0
+        output.answer({**facts, "probes": probes, "drivers": tables, "images": images, "server": client}, show)
+        return REFUSED if any(not probe["works"] and probe["remedy"] for probe in (*probes, *images)) else 0
 
     return run_async(run)
 
 
-async def _probes(state: Path | None) -> list[dict[str, Any]]:
+def _show_probes(output: Output, probes: list[dict[str, Any]]) -> None:
+    for probe in probes:
+        output.line(f"{'ok     ' if probe['works'] else 'missing'}  {probe['name']}: {probe['detail']}")
+        if not probe["works"] and probe["remedy"]:
+            output.line(f"         -> {probe['remedy']}")
+
+
+async def _drivers(state: Path | None) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """The probes of the default driver, and of each driver what it enforces here."""
+    from helmr.host.sandbox.enforcement import guarantees
     from helmr.host.sandbox.probes import probe_table
+    from helmr.host.sandbox.process import ProcessDriver
 
     found = await probe_table(state)
-    return [{"name": probe.name, "works": probe.works, "detail": probe.detail, "remedy": probe.remedy} for probe in found]
+    probes = {"bubblewrap": found, "gvisor": found, "process": await ProcessDriver(state or Path()).probe()}
+    tables = {driver: [asdict(row) for row in guarantees(driver, rows)] for driver, rows in probes.items()}
+    return [asdict(probe) for probe in found], tables
+
+
+async def _images() -> list[dict[str, Any]]:
+    from helmr.host.sandbox.images.probes import probe_images
+
+    return [asdict(probe) for probe in await probe_images()]
 
 
 async def _server() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -18,9 +19,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.debian import ImageFolder
 
+from helmr.host.sandbox import interior
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.egress import HostRule
+from helmr.host.sandbox.guestpython import guest_python
 from helmr.host.sandbox.images import Bases, BuildNetwork, Layer, LayerStore
 from helmr.host.sandbox.images.registries import PackageSettings
 from helmr.host.sandbox.runner import BuildRunner
@@ -313,12 +317,49 @@ async def test_steps_run_over_an_image_of_a_layout_with_the_workers_python(root:
 
 
 async def test_an_image_without_the_libraries_of_the_workers_python_is_unsupported(root: Path, builder: Builder) -> None:
+    """[A9]: told before anything starts in it, with the step to write."""
     layout = library_layer(root / "layout")
     store = LayerStore(root / "more", network=BuildNetwork(environment={}), bases=Bases(root / "bases", folders=[root]))
-    with pytest.raises(ImageUnsupported):
+    with pytest.raises(ImageUnsupported, match=r'no C library.*\.from_\("python:3.12-slim"\)'):
         await store.ensure(
             ImageManifest(name="ref", base="reference", reference=f"oci:{layout}"),
             builder.blobs,
             print,
             BuildRunner(Bubblewrap(root), host_base=False),
         )
+
+
+async def test_an_image_of_another_c_library_is_unsupported_and_called_by_its_name(root: Path, builder: Builder) -> None:
+    """[A9]: musl."""
+    layout = ImageFolder(root / "layout")
+    found = io.BytesIO()
+    with tarfile.open(fileobj=found, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("lib/ld-musl-x86_64.so.1"))
+    layout.add("3", found.getvalue())
+    store = LayerStore(root / "more", network=BuildNetwork(environment={}), bases=Bases(root / "bases", folders=[root]))
+    with pytest.raises(ImageUnsupported, match="its C library is musl"):
+        await store.ensure(
+            ImageManifest(name="ref", base="reference", reference=f"oci:{layout.root}:3"),
+            builder.blobs,
+            print,
+            BuildRunner(Bubblewrap(root), host_base=False),
+        )
+
+
+async def test_the_copied_python_needs_no_library_of_the_image_and_puts_none_on_its_programs_path(root: Path) -> None:
+    """[A9]: every module of machine code loads by paths of its own, and the copy is made once."""
+    made = await guest_python(root)
+    assert await guest_python(root) == made
+    if made == Path(sys.base_prefix):
+        pytest.skip("this Python needs no library but C's")
+    assert interior.variables(host_base=False, python=str(made)).get("LD_LIBRARY_PATH") is None
+    modules = sorted((made / "lib").glob("python3*/lib-dynload/*.so"))
+    said = subprocess.run(["ldd", made / "bin/python3", *modules], capture_output=True, text=True, check=True, timeout=20, env={}).stdout
+    paths = {
+        path
+        for path in re.findall(r"=> (/\S+)", said)
+        if not re.search(r"/(ld-linux[^/]*|lib(c|m|dl|rt|util|pthread|resolv)\.so[^/]*)$", path)
+    }
+    assert paths
+    assert all(Path(os.path.realpath(path)).is_relative_to(made) for path in paths), paths
+    assert "not found" not in said

@@ -23,6 +23,7 @@ from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.identity import boot_id, is_alive
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed
+from helmr.protocol.wire import to_wire
 
 ATTACH_SECONDS: Final = 10.0
 
@@ -87,6 +88,7 @@ class Computer:
             "template": record.template,
             "layers": list(record.layers),
             "generation": record.generation,
+            "declared": to_wire(record.declared),
             "paths": {"workspace": paths.workspace, "bundles": paths.bundles, "run": paths.run, "python": paths.python},
         }
 

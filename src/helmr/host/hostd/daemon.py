@@ -24,12 +24,15 @@ from helmr.host.hostd.saving import Saves
 from helmr.host.hostd.watchdog import Watchdog
 from helmr.host.sandbox import crowds, mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.cgroups import find_hierarchies
 from helmr.host.sandbox.driver import Driver, Ending, Probe
 from helmr.host.sandbox.egress.rules import Exemption
+from helmr.host.sandbox.grouping import end_steps
 from helmr.host.sandbox.gvisor.driver import Gvisor
 from helmr.host.sandbox.identity import parents, state_of
 from helmr.host.sandbox.process import WARNING, ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
+from helmr.host.sandbox.runner import build_mark
 from helmr.host.sandbox.spawn import reaped
 from helmr.protocol.errors import AlreadyRunning, SetupError
 
@@ -79,6 +82,7 @@ class Hostd:
             if self.config.driver == "process":
                 _log.warning("driver.process", warning=WARNING)
             await _end_probes(state)
+            await _end_builds(state)
             self._probes = asyncio.ensure_future(self.driver.probe())
             await self._adopt()
             self._listen(state / "hostd.sock")
@@ -211,6 +215,14 @@ class Hostd:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("task.failed", error=repr(error), exc_info=error)
+
+
+async def _end_builds(state: Path) -> None:
+    """The step that a hostd which was killed was building, and what it had written of its layer [A7]."""
+    await crowds.kill(lambda: crowds.marked(build_mark(state)))
+    await end_steps(find_hierarchies(), build_mark(state))
+    for folder in await asyncio.to_thread(lambda: list(state.glob("images/building/*"))):
+        await asyncio.to_thread(remove_tree, folder)
 
 
 async def _end_probes(state: Path) -> None:

@@ -34,6 +34,7 @@ from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.runner import BuildRunner
 from helmr.host.sandbox.spawn import LaunchFailed
 from helmr.protocol.errors import HelmrError
+from helmr.protocol.imageconfig import ImageConfig, image_config
 from helmr.protocol.limits import LEASE_SECONDS
 from helmr.protocol.manifest import ImageBase, ImageManifest, TemplateManifest
 from helmr.protocol.wire import to_wire
@@ -202,7 +203,7 @@ class Methods:
             self._hostd.watchdog.forget(computer.id)
             raise
         told = computer.describe()
-        return {name: told[name] for name in ("state", "pid", "paths", "generation")}
+        return {name: told[name] for name in ("state", "pid", "paths", "declared", "generation")}
 
     async def _obtain(self, params: Params, *, whole: bool = True) -> tuple[Computer, bool]:
         """The Computer that `params` describe, made if there is none, and whether it is new; one that isn't `whole` has no files yet."""
@@ -245,6 +246,7 @@ class Methods:
     ) -> Record:
         """The record of a new Computer, whose folders are made."""
         variables: Mapping[str, str] = {}
+        declared = ImageConfig()
         places: tuple[str, ...] = ()
         if self._hostd.driver.builder is not None:
             store = self._store()
@@ -253,7 +255,8 @@ class Methods:
             if missing:
                 raise failure.LayersMissing(f"This host lacks the layers {', '.join(missing)}; call image.ensure first.")
             places = tuple(str(layer.path) for _, layer in found if layer is not None)
-            variables = (await store.config(template.image)).env
+            declared = await store.declared(template.image)
+            variables = image_config(template.image, declared).env
         spec = ComputerSpec(
             computer=name,
             environment=environment,
@@ -268,7 +271,7 @@ class Methods:
         )
         others = [other.record.spec for other in self._hostd.computers.values()]
         spec = await self._hostd.driver.create(spec, others)
-        return Record(spec=spec, fence=fence, state="stopped", template=to_wire(template), layers=layers)
+        return Record(spec=spec, fence=fence, state="stopped", template=to_wire(template), layers=layers, declared=declared)
 
     async def _attach(self, connection: Connection, params: Params) -> Reply:
         computer = self._computer(params)

@@ -6,11 +6,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from helmr.host.sandbox.driver import ComputerSpec, Running
+from helmr.protocol.imageconfig import ImageConfig
 from helmr.protocol.wire import from_wire, to_wire
 
 Fence: TypeAlias = "int | list[Any]"
@@ -42,6 +43,8 @@ class Record:
     template: Mapping[str, Any]
     layers: tuple[str, ...] = ()
     running: Running | None = None
+    declared: ImageConfig = field(default_factory=ImageConfig)
+    """What the base of its image declares: environment, working directory, user."""
     frozen: bool = False
     """Frozen by request; the watchdog's freezing is told by its leases."""
     generation: int = 0

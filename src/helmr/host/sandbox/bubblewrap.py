@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import socket
-import tempfile
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -30,13 +30,15 @@ from helmr.host.sandbox.driver import (
     ScopeEnded,
     Unsupported,
 )
-from helmr.host.sandbox.grouping import ComputerGroups
+from helmr.host.sandbox.grouping import ComputerGroups, StepGroup
 from helmr.host.sandbox.guestfiles import ensure_runtime
+from helmr.host.sandbox.guestpython import guest_python
 from helmr.host.sandbox.identity import boot_id, identify, is_alive, parents, pid_namespace, state_of
 from helmr.host.sandbox.plan import Identity, LaunchPlan
 from helmr.host.sandbox.ranges import choose_range
 from helmr.host.sandbox.removal import exchange_tree, remove_tree
-from helmr.host.sandbox.runner import BuildRunner
+from helmr.host.sandbox.runner import build_mark
+from helmr.host.sandbox.skeleton import make_base
 from helmr.host.sandbox.spawn import LaunchFailed, launch, reaped, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
 from helmr.host.sandbox.treescopes import TreeScopes
@@ -63,6 +65,7 @@ class Bubblewrap:
         self._used: set[int] = set()
         self._base_lock = asyncio.Lock()
         self._overlay: bool | None = None
+        self._python: str | None = None
 
     # --- for sandboxes of both kinds (LaunchContext) ---
 
@@ -99,7 +102,7 @@ class Bubblewrap:
         self._overlay = self._root or await self._try_overlay()
         async with self._base_lock:
             if not target.is_dir():
-                await self._make_base(target)
+                await make_base(self, target)
         return [target]
 
     async def pinned_base(self, spec: ComputerSpec) -> list[Path]:
@@ -110,6 +113,24 @@ class Bubblewrap:
         if not target.is_dir():
             raise BaseMissing(f"The Computer was made on the base {spec.base}; this host is {hostbase.fingerprint()}.")
         return [target]
+
+    async def python(self, *, host_base: bool) -> str:
+        """The Python installation for sandboxes: the worker's own over the host's libraries, elsewhere one that brings its own [A9]."""
+        if host_base:
+            return sys.base_prefix
+        async with self._base_lock:
+            if self._python is None:
+                self._python = str(await guest_python(self._state))
+            return self._python
+
+    @property
+    def build_mark(self) -> str:
+        """What the processes of build steps are told by on this host: a hostd that was killed leaves them to the next."""
+        return build_mark(self._state)
+
+    def step_group(self) -> StepGroup | None:
+        """A cgroup for one build step; None where this host allows none."""
+        return StepGroup(self._hierarchies, self.build_mark) if self._hierarchies.any else None
 
     def build_range(self) -> int | None:
         if not self._root:
@@ -168,7 +189,8 @@ class Bubblewrap:
         runtime = await asyncio.to_thread(ensure_runtime, self._state / "runtime")
         groups = self._groups(spec)
         entrances = groups.create(spec) if groups is not None else ()
-        binds = interior.tools(host_base=spec.host_base)
+        python = await self.python(host_base=spec.host_base)
+        binds = interior.tools(host_base=spec.host_base, python=python)
         binds += interior.guest(runtime=runtime, bundles=folder / "bundles", run=folder / "run")
         inside = self.paths(spec)
         supervisor = supervisor_argv(
@@ -181,7 +203,7 @@ class Bubblewrap:
             work=str(folder / "disk/work"),
             hostname=f"c-{spec.computer[-12:]}",
             argv=tuple(argv or supervisor),
-            environment=interior.variables(host_base=spec.host_base) | dict(spec.variables) | {crowds.MARK: spec.mark},
+            environment=interior.variables(host_base=spec.host_base, python=python) | dict(spec.variables) | {crowds.MARK: spec.mark},
             cwd="/",
             first_id=spec.first_id,
             overlay=self.overlay,
@@ -338,36 +360,9 @@ class Bubblewrap:
         namespace = pid_namespace(running.pid1.pid) if running is not None else None
         return {pid for pid in parents() if pid_namespace(pid) == namespace} if namespace is not None else set()
 
-    async def _make_base(self, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".draft-", dir=target.parent) as scratch:
-            root, upper = Path(scratch) / "root", Path(scratch) / "upper"
-            await asyncio.to_thread(hostbase.write_skeleton, root)
-            runner = BuildRunner(_Over(self, root), host_base=True)
-            said: list[str] = []
-            code = await runner.run([], upper, hostbase.LINKER_STEP, {}, "/", "", None, said.append)
-            cache = upper / "etc/ld.so.cache"
-            if code != 0 or not cache.is_file():
-                raise LaunchFailed(f"The linker's cache of the base could not be made (exit {code}): {' '.join(said)[-500:]}")
-            shutil.copyfile(cache, root / "etc/ld.so.cache")
-            remove_tree(upper)
-            root.rename(target)
-
 
 class BaseMissing(LaunchFailed):
     """The Computer is bound to a base that this host doesn't have [A7]."""
-
-
-class _Over:
-    """The launch context of the step that finishes a base, over its draft."""
-
-    def __init__(self, driver: Bubblewrap, root: Path) -> None:
-        self.bubblewrap, self.seccomp, self.overlay = driver.bubblewrap, driver.seccomp, driver.overlay
-        self.build_range, self.release_range = driver.build_range, driver.release_range
-        self._root = root
-
-    async def base_layers(self, *, host_base: bool) -> list[Path]:
-        return [self._root]
 
 
 def _read_ending(status: Path) -> Ending:

@@ -7,6 +7,7 @@ lie on `scopes`, so that a Session that exhausts them can't take the supervisor 
 from __future__ import annotations
 
 import os
+import secrets
 import select
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,45 @@ from helmr.host.sandbox.identity import pid_namespace
 PARENT: Final = "helmr"
 SUPERVISOR_MEMORY: Final = 256 << 20
 SUPERVISOR_PIDS: Final = 64
+STEP_PIDS: Final = 4096
 OOM_SCORE: Final = "500"
 """`oom_score_adj` of scopes: a host that runs out of memory takes them before anything of its own."""
+
+
+class StepGroup:
+    """The group of one build step: a recipe is a guest's as much as an Agent is, and must not take the host with it."""
+
+    def __init__(self, hierarchies: Hierarchies, mark: str) -> None:
+        self._group = Group(hierarchies, f"{PARENT}/{mark}.{secrets.token_hex(4)}")
+
+    def create(self) -> tuple[str, ...]:
+        """Make it with its limits; the files that the step's launcher enters by."""
+        self._group.create()
+        self._group.limit(memory=step_memory(), pids=STEP_PIDS)
+        return self._group.entrances
+
+    def out_of_memory(self) -> bool:
+        """Whether the limit has killed something of the step."""
+        return bool(self._group.oom_kills())
+
+    async def end(self) -> None:
+        """Nothing of it is left afterwards. Idempotent."""
+        if self._group.exists:
+            await self._group.end()
+            await self._group.remove()
+
+
+async def end_steps(hierarchies: Hierarchies, mark: str) -> None:
+    """The groups of the steps that a hostd which was killed was building."""
+    for name in {folder.name for root in hierarchies.roots() for folder in root.glob(f"{PARENT}/{mark}.*")}:
+        group = Group(hierarchies, f"{PARENT}/{name}")
+        await group.end()
+        await group.remove()
+
+
+def step_memory() -> int:
+    """Bytes that a build step may use: three quarters of the host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
 
 
 class ComputerGroups:

@@ -35,10 +35,10 @@ def masked_folders() -> tuple[str, ...]:
     return tuple(f"/proc/{name}" for name in _MASKED_FOLDERS if os.path.isdir(f"/proc/{name}"))
 
 
-def tools(*, host_base: bool) -> list[Bind]:
-    """The host's `/usr` where the image starts from it, and always the worker's Python."""
+def tools(*, host_base: bool, python: str = sys.base_prefix) -> list[Bind]:
+    """The host's `/usr` where the image starts from it, and always the worker's Python: the installation at `python`."""
     found = [Bind(source=f"/{name}", target=f"/{name}") for name in (["usr", *hostbase.folded_names()] if host_base else [])]
-    return [*found, Bind(source=sys.base_prefix, target=hostbase.PYTHON)]
+    return [*found, Bind(source=python, target=hostbase.PYTHON)]
 
 
 def guest(*, runtime: Path, bundles: Path, run: Path | None) -> list[Bind]:
@@ -47,10 +47,10 @@ def guest(*, runtime: Path, bundles: Path, run: Path | None) -> list[Bind]:
     return found if run is None else [*found, Bind(source=str(run), target=RUN)]
 
 
-def variables(*, host_base: bool) -> dict[str, str]:
-    """The environment of pid 1. Nothing of the host's own environment is in it [C2]."""
+def variables(*, host_base: bool, python: str = sys.base_prefix) -> dict[str, str]:
+    """The environment of pid 1 over the Python at `python`. Nothing of the host's own environment is in it [C2]."""
     found = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb"}
-    if hostbase.shared_python() and not host_base:
-        # An image's linker cache doesn't know the worker's libpython; the generated one of the host base does.
+    if hostbase.shared_python() and not host_base and python == sys.base_prefix:
+        # An image's linker cache doesn't know the worker's libpython; the generated one of the host base does, a copy finds its own.
         found["LD_LIBRARY_PATH"] = f"{hostbase.PYTHON}/lib"
     return found

@@ -264,6 +264,8 @@ def _arguments(plan: LaunchPlan, sources: list[str]) -> list[str]:
     words += ["--hostname", plan.hostname, "--new-session", "--clearenv", "--chdir", plan.cwd]
     if plan.own_reaper:
         words.append("--as-pid-1")
+    if plan.tied:
+        words.append("--die-with-parent")
     for name, value in plan.environment.items():
         words += ["--setenv", name, value]
     words += ["--cap-drop", "ALL"]

@@ -65,6 +65,8 @@ class LaunchPlan:
     """File on the host to which bubblewrap writes the pid and, at the end, the exit code."""
     cgroups: tuple[str, ...] = ()
     """`cgroup.procs` files that the launcher enters first."""
+    tied: bool = False
+    """True: it ends with the process that started it, as a step of a build does that nobody waits for any more."""
     own_reaper: bool = False
     """True: argv is pid 1 itself and reaps; False: bubblewrap's reaper is pid 1."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import tempfile
@@ -10,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from helmr.host.sandbox import interior
+from helmr.host.sandbox import crowds, interior
 from helmr.host.sandbox.egress.forwarder import forwarded
+from helmr.host.sandbox.grouping import StepGroup, step_memory
 from helmr.host.sandbox.plan import Bind, LaunchPlan
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed, launch, reap
@@ -85,6 +87,13 @@ class LaunchContext(Protocol):
 
     async def base_layers(self, *, host_base: bool) -> list[Path]: ...
 
+    async def python(self, *, host_base: bool) -> str: ...
+
+    @property
+    def build_mark(self) -> str: ...
+
+    def step_group(self) -> StepGroup | None: ...
+
     def build_range(self) -> int | None: ...
 
     def release_range(self, first_id: int | None) -> None: ...
@@ -113,13 +122,15 @@ class BuildRunner:
         first_id = self._context.build_range()
         work = upper.parent / f"{upper.name}.work"
         scratch = Path(tempfile.mkdtemp(prefix=".step-", dir=upper.parent))
+        group = self._context.step_group()
         try:
             # Upper and work get a folder of their own: the launcher shows their common parent to the sandbox's set-up.
             for folder in (scratch, work, upper):
                 folder.mkdir(exist_ok=True)
             if first_id is not None:
                 os.chown(upper, first_id, first_id)
-            binds = interior.tools(host_base=self._host_base) + self._step_binds(scratch, network_socket, files or {})
+            python = await self._context.python(host_base=self._host_base)
+            binds = interior.tools(host_base=self._host_base, python=python) + self._step_binds(scratch, network_socket, files or {})
             command = list(argv) if user in ("", "root", "0") else [interior.PYTHON_BINARY, "-I", "-S", "-c", _AS_USER, user, *argv]
             if network_socket is not None:
                 command = forwarded(command, proxy=f"{STEP_FILES}/egress.sock", python=interior.PYTHON_BINARY)
@@ -130,11 +141,15 @@ class BuildRunner:
                 work=str(work),
                 hostname="build",
                 argv=tuple(command),
-                environment=interior.variables(host_base=self._host_base) | dict(env),
+                environment=interior.variables(host_base=self._host_base, python=python)
+                | dict(env)
+                | {crowds.MARK: self._context.build_mark},
                 cwd=cwd or "/",
                 first_id=first_id,
                 overlay=self._context.overlay,
                 indexed=False,
+                tied=True,
+                cgroups=group.create() if group is not None else (),
                 binds=tuple(binds),
                 # A folder that a step's user may enter: made for a bind alone, it would be root's.
                 tmpfs=(*interior.FRESH, STEP_FILES),
@@ -144,10 +159,14 @@ class BuildRunner:
                 seccomp=self._context.seccomp,
             )
             code = await self._execute(plan, scratch / "plan.json", log)
+            if group is not None and group.out_of_memory():
+                log(f"The step ran out of memory: it may use {step_memory() >> 20} MiB.")
             if first_id is not None:
                 await asyncio.to_thread(_count_from_zero, upper, first_id)
             return code
         finally:
+            if group is not None:
+                await asyncio.shield(group.end())
             remove_tree(scratch)
             remove_tree(work)
             self._context.release_range(first_id)
@@ -192,6 +211,11 @@ class BuildRunner:
                 raise
             finally:
                 transport.close()
+
+
+def build_mark(state: Path) -> str:
+    """The mark of all build steps of one state folder."""
+    return f"build.{hashlib.sha256(str(state).encode()).hexdigest()[:8]}"
 
 
 async def _each_line(reader: asyncio.StreamReader, log: Callable[[str], None]) -> None:

@@ -260,7 +260,7 @@ class Computer:
                 await self._restore(message["fence"], template, layers, restore)
             reply = await self._host.gate.start(self.id, message["fence"], self.environment, template, layers)
             self.fence = message["fence"]
-            self.remember(template, reply.get("paths"))
+            self.remember(template, reply)
             if self._is_gone():
                 raise HostdRefused("computer_exited", "The Computer ended as soon as it was started.")
             self.state = "running"
@@ -283,10 +283,12 @@ class Computer:
     def _is_gone(self) -> bool:
         return self.state == "gone"
 
-    def remember(self, template: TemplateManifest, paths: Mapping[str, Any] | None) -> None:
-        """What its processes need to know of the Template, and where its folders are as they see them."""
+    def remember(self, template: TemplateManifest, told: Mapping[str, Any]) -> None:
+        """What its processes need to know of the Template, of what its base declares, and of where its folders are inside."""
         self._template = template
-        self._config = image_config(template.image)
+        declared = told.get("declared")
+        self._config = image_config(template.image, from_wire(ImageConfig, declared, "declared") if declared is not None else None)
+        paths = cast("Mapping[str, Any] | None", told.get("paths"))
         if paths is not None:
             self._workspace = str(paths["workspace"])
 

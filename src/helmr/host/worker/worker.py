@@ -339,7 +339,7 @@ class Worker:
             if entry.get("template") is not None and not computer.has_template:
                 template = _template(name, entry["template"])
                 if template is not None:
-                    computer.remember(template, entry.get("paths"))
+                    computer.remember(template, entry)
         for name, computer in tuple(self._computers.items()):
             entry = told.get(name)
             if computer.state in ("running", "asleep") and (entry is None or entry.get("state") in GONE):

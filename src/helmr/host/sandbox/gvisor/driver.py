@@ -268,7 +268,10 @@ class Gvisor:
         base = await self.builder.pinned_base(spec)
         runtime = await asyncio.to_thread(ensure_runtime, self._state / "runtime")
         home = Path(spec.folder)
-        binds = interior.tools(host_base=spec.host_base) + interior.guest(runtime=runtime, bundles=home / "bundles", run=None)
+        python = await self.builder.python(host_base=spec.host_base)
+        binds = interior.tools(host_base=spec.host_base, python=python) + interior.guest(
+            runtime=runtime, bundles=home / "bundles", run=None
+        )
         paths = self.paths(spec)
         supervisor = supervisor_argv(
             python=paths.python,
@@ -279,7 +282,7 @@ class Gvisor:
             memory=spec.memory,
             pids=spec.pids,
         )
-        variables = interior.variables(host_base=spec.host_base) | dict(spec.variables) | {crowds.MARK: spec.mark}
+        variables = interior.variables(host_base=spec.host_base, python=python) | dict(spec.variables) | {crowds.MARK: spec.mark}
         made = bundle.bundle(
             binds=binds, argv=argv or supervisor, environment=variables, hostname=f"c-{spec.computer[-12:]}", first_id=spec.first_id
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,7 @@ from helmr.host.sandbox.images.keys import base_key, step_key
 from helmr.host.sandbox.images.layers import Hold, Layer, Layers, Log
 from helmr.host.sandbox.images.network import BuildNetwork
 from helmr.host.sandbox.images.steps import StepBuilder, describe
+from helmr.host.sandbox.images.view import LayeredView
 from helmr.host.sandbox.interior import PYTHON_BINARY
 from helmr.host.sandbox.runner import StepRunner
 from helmr.protocol.errors import ImageUnsupported
@@ -20,6 +23,9 @@ from helmr.protocol.manifest import ImageBase, ImageManifest, ImageStep
 
 IDLE_SECONDS: Final = 600.0
 """A layer that was asked for within this time is not collected: the Computer that is to start over it may not be recorded yet."""
+
+NEEDED: Final = "import asyncio, ctypes, hashlib, json, socket, ssl, zlib"
+"""What the guest side imports, and what Agents can't do without, tried in each base: machine code with libraries of its own."""
 
 _SETTINGS: Final = frozenset({"env", "user"})
 """Steps that make no layer. A `workdir` makes one, in which the folder is."""
@@ -53,6 +59,10 @@ class LayerStore:
     async def config(self, image: ImageManifest) -> ImageConfig:
         """What processes in `image` start with. For an image that `ensure` has made; its base is not fetched anew."""
         return image_config(image, await self._bases.config(image))
+
+    async def declared(self, image: ImageManifest) -> ImageConfig:
+        """What the base of `image` declares, before its steps."""
+        return await self._bases.config(image)
 
     def layer(self, key: str) -> Layer | None:
         """The layer `key`, if it is here."""
@@ -119,13 +129,28 @@ class LayerStore:
         async def check(files: Path) -> None:
             said: list[str] = []
             code = await runner.run(
-                [layer.path for layer in layers], files, [PYTHON_BINARY, "-I", "-S", "-c", ""], {}, "/", "", None, said.append
+                [layer.path for layer in layers], files, [PYTHON_BINARY, "-I", "-S", "-c", NEEDED], {}, "/", "", None, said.append
             )
             if code != 0:
-                text = " ".join(said)[-500:] or "it said nothing"
-                raise ImageUnsupported(
-                    f"The worker's Python does not run in {image.reference}: exit code {code}, {text}.",
-                    hint='Start from an image with the GNU C library of this host or a newer one, such as "python:3.12-slim".',
-                )
+                raise _unsupported(image.reference, [layer.path for layer in layers], code, " ".join(said)[-500:])
 
-        await hold.made(base_key("python", base, sys.version), f"check that Python runs in {image.reference}", check, log)
+        await hold.made(base_key("python", base, sys.version, NEEDED), f"check that Python runs in {image.reference}", check, log)
+
+
+def _unsupported(reference: str, layers: Sequence[Path], code: int, said: str) -> ImageUnsupported:
+    """Why the worker's Python doesn't run over `layers`, and what to write in the recipe."""
+    ours = f"the GNU C library {' '.join(platform.libc_ver()[1:]) or 'of this host'}"
+    view = LayeredView(layers)
+    folders = ("lib", "usr/lib")
+    if any(fnmatch(name, "ld-musl-*") for folder in folders for name in view.names(folder)):
+        cause = "its C library is musl"
+    elif not any(fnmatch(name, "ld-linux*") for folder in ("lib64", "usr/lib64", *folders) for name in view.names(folder)):
+        cause = "it has no C library"
+    elif "GLIBC_" in said:
+        cause = f"its C library is older than {ours} ({said})"
+    else:
+        cause = f"it ended with {code} ({said or 'it said nothing'})"
+    return ImageUnsupported(
+        f"Python can't run in {reference}: {cause}. Helmr brings a Python for {ours} or a newer one. Begin the recipe with a step "
+        f'such as .from_("python:3.12-slim") or .from_("node:24-bookworm-slim") in the place of .from_("{reference}").'
+    )

@@ -49,6 +49,15 @@ class LayeredView:
             todo += names_of(target)[::-1]
         return tuple(done)
 
+    def names(self, path: str) -> set[str]:
+        """What the folder at `path` holds; nothing where it is no folder."""
+        found, hidden = set[str](), set[str]()
+        for folder in self._folders(list(self.resolve(path))):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    (hidden if is_whiteout(entry.stat(follow_symlinks=False)) else found).add(entry.name)
+        return found - hidden
+
     def _find(self, names: Sequence[str]) -> Path | None:
         for folder in self._folders(names[:-1]):
             entry = folder / names[-1]
