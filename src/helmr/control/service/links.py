@@ -279,11 +279,12 @@ class Links:
         if seat is None or seat.computer_id != said["computer"]:
             return
         await silences.note(self._core, seat.computer_id, seat.fence, None)
-        async with self._core.database.connection() as connection:
-            alive = await processes.alive_on(connection, computer_id=seat.computer_id)
         known = {int(number) for number in said["channels"]}
         running = await self.dispatcher.commands.attached(seat, known)
+        async with self._core.database.connection() as connection:
+            alive = await processes.alive_on(connection, computer_id=seat.computer_id)
         self.dispatcher.attached(seat, alive, known)
+        await self.dispatcher.telling.look(seat)  # what was placed between that reading and the seat had nobody to tell it
         self.dispatcher.sync_commands(seat.computer_id)
         for stray in known - {row["channel"] for row in alive} - running:
             end.link.send(control("session.kill", computer=seat.computer_id, channel=stray, reason="unknown"))
