@@ -26,8 +26,7 @@ async def list_(client: HelmrClient, output: Output, *, deployment: str | None, 
 
     def show() -> None:
         output.table(("AGENT", "INPUT", "TEMPLATE"), [(agent.agent, agent.input_kind, agent.template) for agent in page.items])
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 

@@ -59,8 +59,7 @@ async def list_(
     def show() -> None:
         rows = [(item.id, _where(item), item.template, item.open_sessions, item.created_at, item.key or "") for item in page.items]
         output.table(("COMPUTER", "STATE", "TEMPLATE", "OPEN SESSIONS", "CREATED", "KEY"), rows)
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 
@@ -105,8 +104,7 @@ async def members(client: HelmrClient, output: Output, *, computer: str, limit: 
             ("SESSION", "STATUS", "AGENT", "CREATED", "KEY"),
             [(item.id, item.status, item.agent, item.created_at, item.key or "") for item in page.items],
         )
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 
@@ -163,8 +161,7 @@ async def saves(client: HelmrClient, output: Output, *, computer: str, limit: in
             for item in page.items
         ]
         output.table(("SAVE", "STATE", "CAUSE", "STARTED", "FILES", "SIZE", "ADDED"), rows)
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 

@@ -62,8 +62,7 @@ async def list_(client: HelmrClient, output: Output, *, limit: int | None, curso
     def show() -> None:
         rows = [(item.id, item.status, "current" if item.current else "", len(item.agents), item.created_at) for item in page.items]
         output.table(("DEPLOYMENT", "STATUS", "", "AGENTS", "CREATED"), rows)
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 

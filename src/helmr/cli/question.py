@@ -58,8 +58,7 @@ async def list_(
         prompts = ["" if item.question is UNSET else one_line(prompt_text(_asked(item)))[:80] for item in page.items]
         rows = [(item.id, item.status, item.session_id, item.created_at, text) for item, text in zip(page.items, prompts, strict=True)]
         output.table(("QUESTION", "STATUS", "SESSION", "ASKED", "PROMPT"), rows)
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 

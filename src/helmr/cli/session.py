@@ -123,8 +123,7 @@ async def list_(
     def show() -> None:
         rows = [(item.id, item.status, item.agent, "held" if item.holds else "", item.created_at) for item in page.items]
         output.table(("SESSION", "STATUS", "AGENT", "", "CREATED"), rows)
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 

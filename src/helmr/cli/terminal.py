@@ -116,6 +116,11 @@ class Output:
             text = "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
             print(click.style(text, bold=True) if number == 0 and self._colour else text)
 
+    def more(self, next_cursor: str | None) -> None:
+        """Below the rows of a page that isn't the last: how to get the next."""
+        if next_cursor is not None:
+            self.note(f"There are more: --cursor {next_cursor}")
+
     def note(self, text: str) -> None:
         """Something beside the answer, on standard error."""
         text = _for(sys.stderr, text)

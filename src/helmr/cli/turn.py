@@ -32,8 +32,7 @@ async def list_(client: HelmrClient, output: Output, *, session: str, limit: int
             (turn.sequence, turn.id, turn.status, "" if turn.error is UNSET else turn.error.code, turn.created_at) for turn in page.items
         ]
         output.table(("#", "TURN", "STATUS", "ERROR", "CREATED"), rows)
-        if page.next_cursor is not None:
-            output.note(f"There are more: --cursor {page.next_cursor}")
+        output.more(page.next_cursor)
 
     output.answer(page, show)
 

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from helmr.control.service import render
 from helmr.control.service.asked import check_computer_key, decode_cursor, encode_cursor
-from helmr.control.service.core import Core, Effects, retry_of
+from helmr.control.service.core import Core, Effects, notify_worker, retry_of
 from helmr.control.service.deletions import Deletions
 from helmr.control.service.manifests import Manifests, made_of
 from helmr.control.service.principals import Principal
@@ -209,7 +209,7 @@ class Computers:
                 raise CapacityUnavailable()
         elif residency == "hibernating":
             await self._sleeping.wake(connection, effects, computer_id)
-        await self._notify(connection, effects, computer_id)
+        await notify_worker(connection, effects, computer_id)
 
     async def _change(self, principal: Principal, how: str, computer_id: str, key: str | None, change: Any) -> Reply:
         principal.require("computers.write")
@@ -261,12 +261,6 @@ class Computers:
             if found.id == template:
                 return str(row["id"]), found
         raise TemplateNotFound(f"The Deployment has no Template {template!r}.")
-
-    async def _notify(self, connection: Connection, effects: Effects, computer_id: str) -> None:
-        """Another control plane may have its worker."""
-        member = await computers.some_member(connection, computer_id=computer_id)
-        if member is not None:
-            effects.guests.add(str(member))
 
     async def _rows(
         self,

@@ -18,7 +18,7 @@ from helmr.control.service.recent import Recent
 from helmr.control.service.reply import Reply
 from helmr.control.store.flush import Admit, Flushed
 from helmr.control.store.pool import Connection, Database
-from helmr.control.store.queries import events, identity
+from helmr.control.store.queries import computers, events, identity
 from helmr.protocol import jsontext
 from helmr.protocol.errors import IdempotencyConflict, InvalidRequest
 from helmr.protocol.limits import IDEMPOTENCY_KEY_BYTES
@@ -122,6 +122,13 @@ class Core:
             reactor.place_command(command_id)
         for computer_id in effects.command_computers:
             reactor.sync_commands(computer_id)
+
+
+async def notify_worker(connection: Connection, effects: Effects, computer_id: Any) -> None:
+    """Notice of a Computer's change for the control plane that has its worker, which may be another one: by one of its Sessions."""
+    member = await computers.some_member(connection, computer_id=computer_id)
+    if member is not None:
+        effects.guests.add(str(member))
 
 
 async def record(connection: Connection, effects: Effects, session_id: str, entries: Sequence[tuple[str | None, str, bytes]]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from helmr.control.service.command_losses import lose_commands
-from helmr.control.service.core import Core, Effects
+from helmr.control.service.core import Core, Effects, notify_worker
 from helmr.control.service.processes import Processes
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, processes, saves
@@ -45,9 +45,7 @@ class Deletions:
             await self._deleted(connection, computer["id"])
             return "deleted"
         effects.computers.add(str(computer["id"]))
-        member = await computers.some_member(connection, computer_id=computer["id"])
-        if member is not None:
-            effects.guests.add(str(member))  # another control plane may have its worker
+        await notify_worker(connection, effects, computer["id"])
         return "deleting"
 
     async def gone(self, computer_id: str, fence: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from helmr.control.domain.trees import decide_hold
 from helmr.control.service import render, stops
-from helmr.control.service.core import Core, Effects, record
+from helmr.control.service.core import Core, Effects, notify_worker, record
 from helmr.control.service.saves import Saves
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, processes, saves, sessions
@@ -33,9 +33,7 @@ class Restoring:
         """Have another worker make a locked Computer's files from a save; None: with none, as its Template says."""
         await saves.begin_restore(connection, id=computer["id"], worker_id=worker_id, save_id=save_id, seconds=RESTORE_SECONDS)
         effects.computers.add(str(computer["id"]))
-        member = await computers.some_member(connection, computer_id=computer["id"])
-        if member is not None:
-            effects.guests.add(str(member))  # another control plane may have that worker
+        await notify_worker(connection, effects, computer["id"])
 
     async def order(self, connection: Connection, computer: Any) -> dict[str, Any] | None:
         """What `computer.start` says of the save that is to be restored."""

@@ -14,11 +14,10 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from helmr.control.service.core import Core, Effects
+from helmr.control.service.core import Core, Effects, notify_worker
 from helmr.control.service.keyring import Keyring
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, saves
-from helmr.objects.saves import SaveKeys
 from helmr.objects.store import is_digest
 from helmr.protocol import jsontext
 from helmr.protocol.ids import new_id
@@ -89,9 +88,7 @@ class Saves:
         await saves.insert_marks(connection, id=save_id, computer_id=computer["id"])
         await saves.save_begun(connection, id=computer["id"])
         effects.computers.add(str(computer["id"]))
-        member = await computers.some_member(connection, computer_id=computer["id"])
-        if member is not None:
-            effects.guests.add(str(member))  # another control plane may have its worker
+        await notify_worker(connection, effects, computer["id"])
         return "begun"
 
     async def begin_due(self, count: int) -> bool:
@@ -136,7 +133,7 @@ class Saves:
                     "fence": row["fence"],
                     "save": str(row["id"]),
                     "previous": row["previous_manifest"],
-                    "keys": _told(await self._keyring.save_keys(connection, str(row["computer_id"]), str(row["environment_id"]))),
+                    "keys": await self.keys(connection, str(row["computer_id"]), str(row["environment_id"])),
                 }
                 for row in rows
             ]
@@ -192,12 +189,9 @@ class Saves:
     async def keys(self, connection: Connection, computer_id: str, environment_id: str) -> dict[str, str]:
         """What opens a Computer's saves, as its worker is told."""
         assert self._keyring is not None
-        return _told(await self._keyring.save_keys(connection, computer_id, environment_id))
+        found = await self._keyring.save_keys(connection, computer_id, environment_id)
+        return {"data": base64.b64encode(found.data).decode(), "names": base64.b64encode(found.names).decode()}
 
     async def _failed(self, connection: Connection, save: Any, error: dict[str, Any]) -> None:
         await saves.fail_save(connection, id=save["id"], error=jsontext.dumps(error))
         await saves.not_saved(connection, id=save["computer_id"], most=RETRY_SECONDS, seconds=KEPT_SECONDS)
-
-
-def _told(keys: SaveKeys) -> dict[str, str]:
-    return {"data": base64.b64encode(keys.data).decode(), "names": base64.b64encode(keys.names).decode()}
