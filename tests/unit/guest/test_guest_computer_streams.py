@@ -96,14 +96,13 @@ async def test_a_shell_is_a_person_at_a_terminal_with_its_size_signals_and_exit_
     """[C8]: echo, resize with SIGWINCH, Ctrl-C by the terminal itself, the exit code."""
     code = """
 import os, signal, sys
-signal.signal(signal.SIGWINCH, lambda *_: print("now", *reversed(os.get_terminal_size()), flush=True))
+awaited = {signal.SIGWINCH, signal.SIGINT}
+signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
 print("begins", *reversed(os.get_terminal_size()), os.ttyname(0), flush=True)
-try:
-    while True:
-        signal.pause()
-except KeyboardInterrupt:
-    print("interrupted")
-    sys.exit(9)
+while signal.sigwait(awaited) == signal.SIGWINCH:
+    print("now", *reversed(os.get_terminal_size()), flush=True)
+print("interrupted")
+sys.exit(9)
 """
     shell = Stream(host, 1)
     shell.open("shell", argv=python(code), rows=33, columns=99)
