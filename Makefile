@@ -59,6 +59,7 @@ dev: $(VENV)/.installed
 bench: $(VENV)/.installed
 	@$(BIN)/python -m bench $(ARGS)
 	@$(BIN)/python -m bench.history
+	@$(BIN)/python -m bench.saves
 
 soak: $(VENV)/.installed
 	@$(BIN)/python -m pytest -m soak $(ARGS)

@@ -79,11 +79,32 @@ def dying_at(point: str) -> None:
     setattr(owner, name, stepped)
 
 
+def dying_in_saves(hostd: Hostd, point: str) -> None:
+    """Have this process killed at one step of a save or a restore."""
+
+    def reached(step: str) -> None:
+        if step == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    hostd.saves.reached = reached
+    place_files = hostd.driver.place_files
+
+    async def placing(spec: ComputerSpec) -> None:
+        reached("restore:placing")
+        await place_files(spec)
+        reached("restore:placed")
+
+    hostd.driver.place_files = placing  # type: ignore[method-assign]
+
+
 async def main() -> None:
-    if "DIE_AT" in os.environ:
-        dying_at(os.environ["DIE_AT"])
+    point = os.environ.get("DIE_AT", "")
+    if point and ":" not in point:
+        dying_at(point)
     hostd = Hostd(HostdConfig(state=Path(sys.argv[1]), driver=sys.argv[2]))  # type: ignore[arg-type]
     with_inmates(hostd.driver)
+    if ":" in point:
+        dying_in_saves(hostd, point)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, hostd.ended.set)
     await hostd.start()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import secrets
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,3 +141,75 @@ async def test_a_save_that_does_not_open_makes_no_computer(jail: Jail, spool: Pa
     assert [found["computer"] for found in (await jail.client.info())["computers"]] == ["one"]
     assert not (jail.state / "computers/two").exists()
     assert (await restore(jail, "two", spool, saved["manifest"]["name"], keys))["state"] == "stopped"
+
+
+async def dying(jail: Jail, point: str) -> None:
+    """A hostd in the place of this one, which is killed at `point`."""
+    await jail.kill_hostd()
+    jail.environment = {**jail.environment, "DIE_AT": point}
+    await jail.open()
+
+
+async def another(jail: Jail) -> None:
+    """A hostd in the place of one that was killed."""
+    assert jail.hostd is not None
+    assert await asyncio.to_thread(jail.hostd.wait, 20) == -signal.SIGKILL
+    await jail.client.close()
+    jail.environment = {name: value for name, value in jail.environment.items() if name != "DIE_AT"}
+    await jail.open()
+
+
+@pytest.mark.kinds("bubblewrap-root", "process")
+async def test_a_hostd_that_is_killed_at_any_step_of_a_save_leaves_the_computer_running_and_the_next_save_whole(
+    jail: Jail, spool: Path
+) -> None:
+    """[C3], [C5]: also where it held the tree still; nobody else would let it go on."""
+    keys = fresh_keys()
+    await jail.start("one")
+    place = await workspace(jail, "one")
+    first = await jail.client.save("one", 1, spool=spool, keys=keys)
+    for number, point in enumerate(("save:begun", "save:still", "save:moving", "save:done")):
+        async with jail.inside("one") as inmate:
+            await inmate.run(f"open('{place}/count', 'w').write('{number}')")
+        await dying(jail, point)
+        with pytest.raises(ConnectionError):
+            await jail.client.save("one", 1, spool=spool, keys=keys, previous=first["manifest"]["name"])
+        await another(jail)
+        async with jail.inside("one") as inmate:
+            assert await inmate.value("1 + 1") == 2, point
+        saved = await jail.client.save("one", 1, spool=spool, keys=keys, previous=first["manifest"]["name"])
+        await restore(jail, f"copy{number}", spool, saved["manifest"]["name"], keys)
+        disk = jail.state / f"computers/copy{number}/disk"
+        (found,) = disk.rglob("count")
+        assert found.read_text() == str(number), point
+
+
+@pytest.mark.kinds("bubblewrap-root", "process")
+async def test_a_hostd_that_is_killed_at_any_step_of_a_restore_has_the_old_files_or_the_new_ones(jail: Jail, spool: Path) -> None:
+    """[C5], [I9]: never a mixture, never a Computer that has only a part; the same request again makes it whole."""
+    keys = fresh_keys()
+    await jail.start("one")
+    place = await workspace(jail, "one")
+    async with jail.inside("one") as inmate:
+        await inmate.run(f"open('{place}/a', 'w').write('saved'); open('{place}/b', 'w').write('saved')")
+        manifest = (await jail.client.save("one", 1, spool=spool, keys=keys))["manifest"]["name"]
+        await inmate.run(f"open('{place}/a', 'w').write('later'); open('{place}/b', 'w').write('later')")
+    await jail.client.stop("one", 1)
+    for point in ("restore:begun", "restore:made", "restore:placing", "restore:placed"):
+        (before,) = [found for found in (await jail.client.info())["computers"] if found["computer"] == "one"]
+        for computer in ("one", "new"):
+            await dying(jail, point)
+            with pytest.raises(ConnectionError):
+                await restore(jail, computer, spool, manifest, keys, fence=2)
+            await another(jail)
+        computers = {found["computer"]: found for found in (await jail.client.info())["computers"]}
+        assert computers.keys() == {"one"}, "a new one is there when all of it is"
+        assert not (jail.state / "computers/new").exists()
+        texts = {path.read_text() for name in "ab" for path in (jail.state / "computers/one").rglob(name) if path.is_file()}
+        assert len(texts) == 1, point
+        placed = texts == {"saved"}
+        assert placed == (point == "restore:placed")
+        assert computers["one"]["generation"] > before["generation"] or not placed
+    assert (await restore(jail, "new", spool, manifest, keys, fence=2))["generation"] == 1
+    assert (await restore(jail, "one", spool, manifest, keys, fence=2))["state"] == "stopped"
+    assert not list((jail.state / "computers").glob("*/disk.new"))

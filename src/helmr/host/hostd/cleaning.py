@@ -9,6 +9,7 @@ from pathlib import Path
 from helmr.host.hostd.client import HostdClient
 from helmr.host.hostd.daemon import take_folder
 from helmr.host.hostd.records import load_all
+from helmr.host.hostd.saving import end_savers
 from helmr.host.sandbox import crowds
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.gvisor.driver import Gvisor
@@ -38,6 +39,7 @@ async def clean(state: Path) -> int:
         await client.close()
     lock = await _take(state)
     try:
+        await end_savers(state)
         for record in load_all(state / "computers"):
             # By either driver's marks: which one made it is not worth a guess.
             for driver in (Bubblewrap(state), Gvisor(state), ProcessDriver(state)):

@@ -20,7 +20,7 @@ from helmr.host.hostd.methods import Methods
 from helmr.host.hostd.records import Record, load_all
 from helmr.host.hostd.rpc import Connection, peer_of
 from helmr.host.hostd.runsocket import bind_short
-from helmr.host.hostd.saving import Saves
+from helmr.host.hostd.saving import Saves, end_savers
 from helmr.host.hostd.watchdog import Watchdog
 from helmr.host.sandbox import crowds, mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
@@ -64,7 +64,7 @@ class Hostd:
         self.computers: dict[str, Computer] = {}
         self.connections: set[Connection] = set()
         self.watchdog = Watchdog(config.state / "leases.json", freeze=self._lapse, thaw=self._renew)
-        self.saves = Saves()
+        self.saves = Saves(config.state)
         self.ended = asyncio.Event()
         """Set when a `hostd.shutdown` has been answered."""
         self._methods = Methods(self)
@@ -83,6 +83,7 @@ class Hostd:
                 _log.warning("driver.process", warning=WARNING)
             await _end_probes(state)
             await _end_builds(state)
+            await end_savers(state)
             self._probes = asyncio.ensure_future(self.driver.probe())
             await self._adopt()
             self._listen(state / "hostd.sock")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from helmr.host.hostd.computer import Computer
 from helmr.host.hostd.files import files_of, hold_still, let_go
 from helmr.host.hostd.records import Fence
 from helmr.host.hostd.saver import DESCRIPTOR
+from helmr.host.sandbox import crowds
 from helmr.host.sandbox.driver import DurableFiles
 from helmr.host.sandbox.spawn import SOURCE, reap, spawn
 
@@ -45,10 +47,20 @@ class Order:
     keys: Mapping[str, str]
 
 
-class Saves:
-    """The saves and restores of one hostd. As many processes as there are processors work at a time."""
+async def end_savers(state: Path) -> None:
+    """End what a hostd that was killed had at work: it ends by itself, but until then it may be writing to folders that are to go."""
+    await crowds.kill(lambda: crowds.marked(_mark(state)))
 
-    def __init__(self) -> None:
+
+def _mark(state: Path) -> str:
+    return f"saves.{hashlib.sha256(os.fsencode(state)).hexdigest()[:16]}"
+
+
+class Saves:
+    """The saves and restores of the hostd of `state`. As many processes as there are processors work at a time."""
+
+    def __init__(self, state: Path) -> None:
+        self._mark = _mark(state)
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)
         self._turns: dict[str, asyncio.Lock] = {}
         self._savers: dict[str, _Saver] = {}
@@ -114,7 +126,7 @@ class Saves:
 
     @asynccontextmanager
     async def _saver(self, computer: str, folder: Path) -> AsyncGenerator[_Saver]:
-        saver = self._savers[computer] = await _Saver.start(folder / "saver.log")
+        saver = self._savers[computer] = await _Saver.start(folder / "saver.log", self._mark)
         try:
             yield saver
         finally:
@@ -138,8 +150,8 @@ class Moment:
         """Whether nothing can have changed from `begin` to `end`."""
 
     async def begin(self) -> None:
+        self._held = True  # whatever becomes of the next line, what it stopped goes on
         await hold_still(self._computer, self._fence, keep=self._keep)
-        self._held = True
         self.generation = self._computer.record.generation
         if not self._keep:
             self._timer = asyncio.ensure_future(self._run_out())
@@ -175,11 +187,11 @@ class _Saver:
         self._ended = False
 
     @classmethod
-    async def start(cls, log: Path) -> _Saver:
+    async def start(cls, log: Path, mark: str) -> _Saver:
         ours, theirs = socket.socketpair()
         with theirs:
             # Without site-packages' start-up: all that it needs is where this process found its own.
-            variables = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([SOURCE, *filter(None, sys.path)])}
+            variables = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([SOURCE, *filter(None, sys.path)]), crowds.MARK: mark}
             pid = spawn([sys.executable, "-S", "-m", "helmr.host.hostd.saver"], variables, log=log, descriptor=theirs.fileno())
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
         return cls(pid, reader, writer, log)

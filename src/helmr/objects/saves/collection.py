@@ -27,7 +27,7 @@ class Writing:
 def plan_collection(
     live_manifests: Iterable[Set[str]], packs: Iterable[StoredPack], now: datetime, grace: timedelta, *, writing: Iterable[Writing] = ()
 ) -> frozenset[str]:
-    """The names of packs to delete. Pure.
+    """The names of packs to delete. Pure. `live_manifests`, `writing` and `now` are of one moment; `packs` may be listed later.
 
     `live_manifests` are the packs (`referenced`) of every save that may ever be restored. A pack stays that one of them needs, that the
     base of a save being written needs, that may belong to such a save (stored since it began), or that is younger than `grace`, which

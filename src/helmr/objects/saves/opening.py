@@ -13,6 +13,7 @@ _OPENAT2: Final = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _SEGMENT_BYTES: Final = 3000
 """Less than the longest path that the kernel takes at once."""
+_TMPFS: Final = 0x01021994
 _SYNC_ALL: Final = 1 | 2 | 4
 """Wait for what is being written, write, wait."""
 
@@ -52,6 +53,17 @@ def settle(file: int) -> None:
         code = ctypes.get_errno()
         if code not in (errno.ENOSYS, errno.ESPIPE, errno.EINVAL):
             raise OSError(code, os.strerror(code))
+
+
+def shows_mapped_writes(file: int) -> bool:
+    """Whether `settle` works on the file system of an open file. tmpfs never writes pages out."""
+    if not _linux:
+        return True
+    found = ctypes.create_string_buffer(256)
+    if _libc.fstatfs(file, found) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return ctypes.c_long.from_buffer(found).value != _TMPFS
 
 
 def sync_file_system(file: int) -> None:

@@ -103,7 +103,7 @@ class _Restoring:
         for folder, name, source in self._links:
             self._link(folder, name, source)
         seen: list[list[Seen]] = [[] for _ in self._tree.folders]
-        # From the deepest up: what is made in a folder changes its times.
+        # From the deepest up: a folder that its owner may not enter is closed when all in it is finished.
         for number in reversed(range(len(self._tree.folders))):
             self._finish_folder(number, seen[number])
         self._dress(self._root, self._tree.root)

@@ -66,7 +66,7 @@ class Spool:
         except OSError as error:
             raise SaveDamaged(f"The spool has no {name}: {error.strerror}.") from error
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or (self._owner is not None and found.st_uid not in (self._owner, os.geteuid())):
+        if not stat.S_ISREG(found.st_mode) or (self._owner is not None and found.st_uid != self._owner):
             os.close(descriptor)
             raise SaveDamaged(f"The spool's {name} is no file of the worker.")
         return open(descriptor, "rb", buffering=0)

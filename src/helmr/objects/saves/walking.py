@@ -16,7 +16,7 @@ from helmr.objects.saves.content import Content, NotRegular, Take, open_file, re
 from helmr.objects.saves.crew import Crew
 from helmr.objects.saves.hints import GRAIN_NS, NOT_SEEN, Known, Seen, now_ns, seen_of
 from helmr.objects.saves.manifest import FOLDER, LINK, PIPE, REGULAR, WHITEOUT, Entry, Folder
-from helmr.objects.saves.opening import open_below
+from helmr.objects.saves.opening import open_below, shows_mapped_writes
 from helmr.objects.saves.owners import IdRange
 
 DEPTH: Final = 4096
@@ -77,7 +77,7 @@ class _Walker:
     def __init__(self, root: int, ids: IdRange, known: Known, has: Callable[[bytes], bool], take: Take, exclude: frozenset[bytes]) -> None:
         self._root, self._ids, self._known, self._has, self._take, self._exclude = root, ids, known, has, take, exclude
         self._found = Walk(root=self._plain(b"", os.fstat(root), FOLDER, attributes=read_attributes(root, ids)))
-        self._sure_before = now_ns() - GRAIN_NS
+        self._sure_before = now_ns() - GRAIN_NS if shows_mapped_writes(root) else 0  # 0: no hint is ever sure, all is read each time
         self._ahead = [_Ahead(b"", b"", -1, 0, known.root, 0)]
         self._readings: list[_Reading] = []
         self._links: dict[tuple[int, int], list[tuple[int, int]]] = {}
