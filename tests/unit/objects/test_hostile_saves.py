@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.objects.saved_trees import HERE, KEYS, ROOT, save
+from tests.unit.objects.saved_trees import HERE, KEYS, ROOT, examples, save
 
 from helmr.objects.saves import IdRange, Pack, SaveKeys, SaveReport, Spool, referenced, restore_tree
 from helmr.objects.saves.keys import Sealer
@@ -18,7 +18,7 @@ from helmr.objects.saves.manifest import FOLDER, LINK, REGULAR, Entry, Folder, L
 from helmr.protocol.errors import BaseMismatch, SaveDamaged, SpoolUnsafe
 
 SEALER = Sealer(KEYS)
-MANY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = examples(20)
 WORKER = 64123
 
 

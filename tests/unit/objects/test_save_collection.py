@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
+from tests.unit.objects.saved_trees import examples
 
 from helmr.objects.saves import StoredPack, Writing, plan_collection
 
@@ -126,10 +126,7 @@ class Collecting(RuleBasedStateMachine):
 
 
 def test_no_order_of_saves_collections_and_crashes_loses_a_pack_that_is_needed() -> None:
-    run_state_machine_as_test(
-        Collecting,
-        settings=settings(max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)),
-    )
+    run_state_machine_as_test(Collecting, settings=examples(25, stateful_step_count=40))
 
 
 def test_what_nobody_needs_goes_once_it_is_old_enough() -> None:

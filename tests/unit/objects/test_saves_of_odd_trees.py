@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.objects.saved_trees import KEYS, NODES, ROOT, TREES, Node, dress, grow, looks, restore, save
+from tests.unit.objects.saved_trees import KEYS, NODES, ROOT, TREES, Node, dress, examples, grow, looks, restore, save
 
 from helmr.objects.saves import IdRange, SaveReport
 from helmr.objects.saves.keys import Sealer
 from helmr.objects.saves.manifest import read_manifest
 
-ODD = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+ODD = examples(10, soak=500)
 
 
 @contextmanager
