@@ -18,7 +18,7 @@ from helmr.objects.saves.manifest import FOLDER, LINK, REGULAR, Entry, Folder, L
 from helmr.protocol.errors import BaseMismatch, SaveDamaged, SpoolUnsafe
 
 SEALER = Sealer(KEYS)
-MANY = examples(20)
+MANY = examples(60)
 WORKER = 64123
 
 

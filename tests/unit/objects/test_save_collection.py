@@ -126,7 +126,7 @@ class Collecting(RuleBasedStateMachine):
 
 
 def test_no_order_of_saves_collections_and_crashes_loses_a_pack_that_is_needed() -> None:
-    run_state_machine_as_test(Collecting, settings=examples(25, stateful_step_count=40))
+    run_state_machine_as_test(Collecting, settings=examples(100, stateful_step_count=40))
 
 
 def test_what_nobody_needs_goes_once_it_is_old_enough() -> None:
