@@ -283,14 +283,15 @@ class Links:
         running = await self.dispatcher.commands.attached(seat, known)
         async with self._core.database.connection() as connection:
             alive = await processes.alive_on(connection, computer_id=seat.computer_id)
+        # From here to the last of what came early nothing is awaited: what comes from now on must not be heard before it.
         self.dispatcher.attached(seat, alive, known)
-        await self.dispatcher.telling.look(seat)  # what was placed between that reading and the seat had nobody to tell it
-        self.dispatcher.sync_commands(seat.computer_id)
         for stray in known - {row["channel"] for row in alive} - running:
             end.link.send(control("session.kill", computer=seat.computer_id, channel=stray, reason="unknown"))
         self.dispatcher.streams.arrived(seat)
         for body in end.early.pop(seat.slot, ()):
             self.dispatcher.hearing.on_frames(seat, body)
+        self.dispatcher.sync_commands(seat.computer_id)
+        await self.dispatcher.telling.look(seat)  # what was placed between that reading and the seat had nobody to tell it
         await self.place_on(seat.computer_id)
 
     def _exited(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
