@@ -42,6 +42,7 @@ import uvloop
 
 from helmr.control.api.app import Api, build_app
 from helmr.control.listener import Listener, ListenerConfig
+from helmr.control.service.background import until_stored
 from helmr.control.service.faults import arm_from_environment
 from helmr.control.service.keyring import keep_keyring
 from helmr.control.service.limits import AdmissionLimit, EnvironmentLimits, set_limits
@@ -111,6 +112,8 @@ class ServerConfig:
     """Whether Computers are saved at all; no master key is kept otherwise."""
     pool_size: int = 8
     log_level: str = "info"
+    new_incarnation: bool = False
+    """The database is a restored copy: begin a new incarnation at the start (I11). Mostly it is seen without."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> ServerConfig:
@@ -226,6 +229,8 @@ class Server:
         if self._config.limits != EnvironmentLimits():
             await self._set_limits(self._config.limits)
         await plane.start()
+        if self._config.new_incarnation:
+            await plane.histories.begin("the operator said that the database was restored")
         standing.listen("helmr_session", plane.noticed)
         standing.on_connected(running.reconnected)
         await standing.start()
@@ -312,7 +317,13 @@ class _Running:
         """The database is (again) there: whatever was noticed before may have been missed (I6), and the lease count begins anew (I8)."""
         self.plane.health.reachable_since = time.monotonic()
         self.plane.hub.touch_all()
+        self.plane.links.background.start(self._look(), "history")
         self.plane.links.poke()
+
+    async def _look(self) -> None:
+        """A database that comes back may be another one, or an older copy: each host is asked for the last mark that it heard (I11)."""
+        await until_stored(self.plane.histories.look)
+        self.plane.links.ask_to_renew()
 
 
 async def _patiently(started: asyncio.Event, seconds: float = 5.0) -> None:

@@ -145,6 +145,8 @@ class ScriptedHost:
         self.refuse_restores: dict[str, Any] | None = None
         self.base = "none"
         self.memory = 1 << 42
+        self.tells_acked = False
+        """Its supervisors say up to where they were acknowledged, as real ones do."""
         self.changed = asyncio.Event()
 
     def connect(self) -> None:
@@ -227,6 +229,9 @@ class ScriptedHost:
         self.slots[said["slot"]] = said["computer"]
         mine = [p for p in self.processes.values() if p.computer == said["computer"]]
         channels = {str(p.channel): {"alive": p.alive} for p in mine if p.alive or (p.computer, p.channel) in self.exits}
+        if self.tells_acked:
+            for process in mine:
+                channels.get(str(process.channel), {})["acked"] = process.acked
         self.link.send(control("computer.attached", computer=said["computer"], slot=said["slot"], channels=channels))
         for process in mine:
             process.slot = said["slot"]

@@ -72,7 +72,12 @@ def dev(
 @click.command()
 @click.option("--host", help="The address to listen on [default: HELMR_HOST, or 127.0.0.1].")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on [default: HELMR_PORT, or 4356]; 0 takes a free one.")
-def serve(host: str | None, port: int | None) -> int:
+@click.option(
+    "--new-incarnation",
+    is_flag=True,
+    help="The database was restored from a copy: ask each host what it has done since. Mostly that is seen without being told.",
+)
+def serve(host: str | None, port: int | None, new_incarnation: bool) -> int:
     """Run a control plane on the database that DATABASE_URL names.
 
     Its other settings come from the environment: HELMR_BLOBS, HELMR_WORKER_CREDENTIAL, HELMR_API_KEY, HELMR_POOL_SIZE, HELMR_LOG_LEVEL;
@@ -86,7 +91,7 @@ def serve(host: str | None, port: int | None) -> int:
 
     changes: dict[str, Any] = {"host": host, "port": port}
     listening = dataclasses.replace(listener_config(), **{name: value for name, value in changes.items() if value is not None})
-    return run(ServerConfig.from_environ(), listening)
+    return run(dataclasses.replace(ServerConfig.from_environ(), new_incarnation=new_incarnation), listening)
 
 
 def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | None:

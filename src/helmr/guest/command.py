@@ -78,6 +78,10 @@ class CommandScope:
         self.resume()
 
     @property
+    def acknowledged(self) -> int:
+        return self._acknowledged
+
+    @property
     def pid(self) -> int | None:
         return self._pid
 

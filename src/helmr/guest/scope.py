@@ -88,6 +88,11 @@ class Scope:
         self.resume()
 
     @property
+    def acknowledged(self) -> int:
+        """Up to which operation the host has stored what the process said."""
+        return self._acknowledged
+
+    @property
     def last_op(self) -> int:
         return self._last_op
 

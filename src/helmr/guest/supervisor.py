@@ -123,7 +123,8 @@ class Supervisor:
 
     def _connected(self) -> None:
         channels = {
-            str(number): {"pid": scope.pid, "alive": not scope.finished, "last_op": scope.last_op} for number, scope in self._scopes.items()
+            str(number): {"pid": scope.pid, "alive": not scope.finished, "last_op": scope.last_op, "acked": scope.acknowledged}
+            for number, scope in self._scopes.items()
         }
         self._say({"t": "hello", "protocol": PROTOCOL, "python": platform.python_version(), "channels": channels})
 

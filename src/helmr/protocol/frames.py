@@ -72,7 +72,7 @@ DOWN: Final = {
 """Frames to a Session process. All are idempotent."""
 
 SUPERVISOR_UP: Final = {
-    "hello": '`protocol`, `python`, `channels`: {number: {"pid", "alive", "last_op"}}; the first frame of every stream',
+    "hello": '`protocol`, `python`, `channels`: {number: {"pid", "alive", "last_op", "acked"}}; the first frame of every stream',
     "scope.started": "`channel`, `pid` (inside)",
     "scope.exited": "`channel`, `code`?, `signal`?; repeated after an attach until scope.forget",
     "scope.failed": "`channel`, `message`: it could not be started",

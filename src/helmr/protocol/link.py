@@ -23,16 +23,21 @@ PACKED_BYTES: Final = 256 * 1024
 """How much of what waits is packed into one network message."""
 
 FROM_WORKER: Final = {
-    "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version, draining}, `incarnation`?, "
-    "`computers`: [{computer, fence, state, rung?}]; first message of a link",
-    "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining)",
+    "hello": "`protocol`, `worker` {id, name, driver, base, cpu, memory, version, draining}, `history`? {current, superseded: "
+    "[incarnation], mark, since: [[turn, computer, channel]]}: the incarnation that its host follows, those that it left, the last mark "
+    "that it heard and the Turns started since; `computers`: [{computer, fence, state, rung?}], where a fence is [incarnation, number]; "
+    "first message of a link",
+    "history.started": "`turns`: [[turn, computer, channel]]: what this host has started in whatever history, in batches [I11]",
+    "history.entered": "the host follows the welcome's incarnation, has told all that it started, and waits for what it gets to do",
+    "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining); "
+    "`mark`?: the last one that it heard; a database that doesn't have it is of another history",
     "computer.state": "`computer`, `fence`, `state` (running, failed, gone, asleep, awake), `error`? {code, message}, with gone a `reason` "
     "(exited, stopped, destroyed, not_woken), with asleep and awake `rung` and `seconds`, with asleep what was `kept`, a `reason`? why by "
     "no stronger rung, `image_bytes`?, `paged_out`?, or the error for which it could not sleep: after "
     "a computer.start, sleep, wake, stop or destroy, when an attach failed, or when it changes by itself",
     "computer.silent": "`computer`, `fence`, `since`?: its supervisor has not answered since then; without `since` it answers again",
-    "computer.attached": "`computer`, `slot`, `channels`: {number: {alive}}; after computer.attach, before any frame of that slot. Again, "
-    "on the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
+    "computer.attached": "`computer`, `slot`, `channels`: {number: {alive, acked?}}; after computer.attach, before any frame of that slot. "
+    "Again, on the same slot, when the supervisor's stream was lost and joined anew: what was sent down meanwhile may be lost",
     "computer.saved": "`computer`, `fence`, `save`, with `manifest` and `packs` (names of all that it needs), `files`, `bytes`, "
     "`changed_files`, `new_bytes`, `seconds`, `generation`; or with `error` {code, message}: after a computer.save, once all is stored; "
     "again when it is told again, until save.forget",
@@ -46,8 +51,12 @@ FROM_WORKER: Final = {
     "image.resolved": "`request`, `digests`: {reference: digest}, `error`? {code, message}",
 }
 TO_WORKER: Final = {
-    "welcome": "`worker`, `lease_seconds`, `renew_seconds`, `control_plane`; answers hello",
-    "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end",
+    "welcome": "`worker`, `lease_seconds`, `renew_seconds`, `control_plane`, `incarnation`; answers hello. In a link a fence is a number: "
+    "the incarnation goes without saying. A host that follows another one freezes what runs, follows this one, and answers "
+    "history.started and history.entered before it gets anything to do",
+    "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end; `mark`: to "
+    "be told with the next renewal and the next hello",
+    "renew": "a renewal is wanted now",
     "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it. `restore`? "
     "{save, manifest, packs, keys}: make its files of that save first, whatever lies there of it [C5]",
     "computer.save": "`computer`, `fence`, `save`, `previous` (name of the manifest of the save before, or null), `keys` {data, names} "

@@ -48,6 +48,7 @@ TURN_CODES: Final[Mapping[str, str]] = {
     "deadline_exceeded": "failed: `max_turn_duration` was over.",
     "process_lost": "interrupted: the Session's process ended under it.",
     "out_of_memory": "interrupted: the process was ended for its memory; `details` has `limit` and `peak`.",
+    "history_lost": "interrupted: the database was restored from a copy that does not know how the Turn ended; it is not run again.",
     "worker_lost": "interrupted: the Computer's host did not answer for its lease and half a minute more.",
 }
 """What `TurnState.error.code` may be."""

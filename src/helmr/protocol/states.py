@@ -20,7 +20,7 @@ AbortReason = Literal["turn_interrupted", "session_interrupted", "cancelled", "d
 ProcessState = Literal["none", "starting", "ready", "asleep", "ending"]
 """A Session's process: none; started but in `init`; past `init`; standing still with its Computer; told to end [S9], [C6]."""
 
-LossReason = Literal["process_lost", "out_of_memory", "cleanup_failed", "worker_lost", "init_failed", "init_timeout"]
+LossReason = Literal["process_lost", "out_of_memory", "cleanup_failed", "worker_lost", "history_lost", "init_failed", "init_timeout"]
 RecoveryKind = Literal["initial", "reconstructed"]
 RecoveryReason = Literal["process_lost", "out_of_memory", "cleanup_failed", "worker_lost", "memory_not_restored", "restored_from_save"]
 

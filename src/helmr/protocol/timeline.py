@@ -81,7 +81,7 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
         "turn.interrupted": Said(
             when="Somebody stopped the Turn, or what ran it is lost.",
             always={"reason": "`turn_interrupted` or `session_interrupted`, else the loss"},
-            sometimes={"code": "the loss: `process_lost`, `out_of_memory` or `worker_lost`"},
+            sometimes={"code": "the loss: `process_lost`, `out_of_memory`, `worker_lost` or `history_lost`"},
         ),
         "turn.cancelled": Said(when="The Turn was cancelled with its Session, or a hold blocked it when its Session closed."),
         "message.admitted": Said(

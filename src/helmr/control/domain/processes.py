@@ -12,10 +12,11 @@ BACK_OFF_MS: Final = (1_000, 4_000)
 """How long to wait before the second and the third try."""
 
 End = Literal[
-    "asked", "process_lost", "out_of_memory", "cleanup_failed", "worker_lost", "init_failed", "init_timeout", "drained", "memory_lost"
-]
+    "asked", "process_lost", "out_of_memory", "cleanup_failed", "worker_lost", "init_failed", "init_timeout", "drained", "memory_lost",
+    "history_lost",
+]  # fmt: skip
 """Why a Session's process ended. asked: it was told to; drained: its host gave it back; memory_lost: it slept and could
-not be woken."""
+not be woken; history_lost: it did what this database, restored from a copy, knows nothing of [I11]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class AfterEnd:
 def after_end(end: End, strikes: int) -> AfterEnd:
     """A loss, or a failed or lost `init`, is a strike; three in a row demand a person. A failed cleanup demands one at once [S13].
 
-    `worker_lost`, a failed hibernation and an orderly end are no strikes.
+    `worker_lost`, `history_lost`, a failed hibernation and an orderly end are no strikes.
     """
     if end == "cleanup_failed":
         return AfterEnd(strikes=strikes, retry_ms=0, hold=True, recovery_reason="cleanup_failed", error_code="process_lost")
@@ -41,6 +42,8 @@ def after_end(end: End, strikes: int) -> AfterEnd:
         reason: RecoveryReason | None = "worker_lost" if end == "worker_lost" else None
         code = "worker_lost" if end == "worker_lost" else "process_lost"
         return AfterEnd(strikes=strikes, retry_ms=0, hold=False, recovery_reason=reason, error_code=code)
+    if end == "history_lost":
+        return AfterEnd(strikes=strikes, retry_ms=0, hold=False, recovery_reason="process_lost", error_code="history_lost")
     if end == "memory_lost":
         return AfterEnd(strikes=strikes, retry_ms=0, hold=False, recovery_reason="memory_not_restored", error_code="process_lost")
     struck = strikes + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from helmr.control.domain.processes import End
 from helmr.control.service import render
 from helmr.control.service.background import Background, Coalesced, until_stored
 from helmr.control.service.command_runs import CommandRuns
@@ -54,7 +55,7 @@ class Dispatcher:
         self.streams.stop()
         await self.background.stop()
 
-    def attached(self, seat: Seat, rows: list[Any], alive: set[int]) -> None:
+    def attached(self, seat: Seat, rows: list[Any], alive: set[int], *, lost: End = "process_lost") -> None:
         """The Computer's stream is there: `rows` are its Sessions with a process, `alive` the channels its supervisor knows."""
         for guest in list(seat.guests.values()):
             self.roster.drop(guest)
@@ -65,7 +66,7 @@ class Dispatcher:
                 guest = self.roster.meet(seat, row)
                 seat.starting.add(guest.number)
             elif row["process"] != "starting":
-                self.background.start(self._lost(str(row["id"]), row["channel"]), "process_ended")
+                self.background.start(self._lost(str(row["id"]), row["channel"], lost), "process_ended")
             self.sync_session(str(row["id"]))
 
     def exited(self, seat: Seat, channel: int, work: Callable[[], Awaitable[None]]) -> None:
@@ -129,8 +130,8 @@ class Dispatcher:
         elif flushed.hint == "place":
             self.place(session_id)
 
-    async def _lost(self, session_id: str, channel: int) -> None:
-        await until_stored(lambda: self._processes.ended(session_id, channel, "process_lost"))
+    async def _lost(self, session_id: str, channel: int, end: End) -> None:
+        await until_stored(lambda: self._processes.ended(session_id, channel, end))
 
     async def _place(self, session_id: str) -> None:
         placed, _ = await self._processes.place(session_id)

@@ -16,7 +16,10 @@ from helmr.control.service.background import Background, Coalesced
 from helmr.control.service.core import Core
 from helmr.control.service.deletions import Deletions
 from helmr.control.service.dispatch import Dispatcher
+from helmr.control.service.greeting import Greeting
 from helmr.control.service.guests import Seat
+from helmr.control.service.histories import Histories
+from helmr.control.service.leases import Leases
 from helmr.control.service.processes import Processes
 from helmr.control.service.reconciling import Reconciling
 from helmr.control.service.save_orders import SaveOrders
@@ -24,9 +27,7 @@ from helmr.control.service.sleeping import Sleeping, how_slept
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import commands, computers, processes
 from helmr.protocol import jsontext
-from helmr.protocol.ids import is_id, new_id
-from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
-from helmr.protocol.link import PROTOCOL, Link, control
+from helmr.protocol.link import Link, control
 
 _WAYS: Final = {
     "starting": "computer.start",
@@ -55,6 +56,7 @@ class Links:
         work: Processes,
         sleeping: Sleeping,
         deletions: Deletions,
+        histories: Histories,
         saving: SaveOrders,
         *,
         plane_id: str,
@@ -64,6 +66,7 @@ class Links:
         self._processes = work
         self._sleeping = sleeping
         self._deletions = deletions
+        self._histories = histories
         self._saving = saving
         self._plane_id = plane_id
         self._on_log = on_log
@@ -73,7 +76,9 @@ class Links:
         self._poking = Coalesced(self.background, "poke")
         self.on_worker: Callable[[], None] = lambda: None
         """Called when a worker has said hello: what waited for one may go on."""
-        self._reconciling = Reconciling(core, work, sleeping, deletions, self)
+        self._greeting = Greeting(core, histories, plane_id)
+        self._leases = Leases(core, saving, plane_id)
+        self._reconciling = Reconciling(core, work, sleeping, deletions, histories, self)
         dispatcher.move_computer = self.move_computer
 
     def open(self, worker: str, link: Link) -> WorkerEnd:
@@ -84,6 +89,17 @@ class Links:
         for end in list(self._ends.values()):
             end.link.close("control plane stops")
         await self.background.stop()
+
+    def restart(self, reason: str) -> None:
+        """Close every link: each worker says hello again."""
+        for end in list(self._ends.values()):
+            end.link.close(reason)
+            end.on_closed()
+
+    def ask_to_renew(self) -> None:
+        """Have each worker renew now, and tell the last mark that it heard."""
+        for end in self._ends.values():
+            end.link.send(control("renew"))
 
     def any_end(self) -> WorkerEnd | None:
         """Some live worker, for work that any can do."""
@@ -119,8 +135,12 @@ class Links:
             await self._hello(end, said)
         elif end.worker_id is None:
             end.link.close("hello comes first")
+        elif kind == "history.started":
+            await self._histories.started(said["turns"])
+        elif kind == "history.entered":
+            await self._entered(end)
         elif kind == "renew":
-            await self._renew(end, bool(said.get("draining")))
+            await self._leases.renew(end, said)
         elif kind == "computer.state":
             await self._state(end, said)
         elif kind == "computer.silent":
@@ -155,26 +175,9 @@ class Links:
     # --- messages -----------------------------------------------------------------------------------------------------------
 
     async def _hello(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
-        worker = said["worker"]
-        if said.get("protocol") != PROTOCOL:
-            end.link.close(f"this control plane speaks link protocol {PROTOCOL}")
+        worker_id, worker = await self._greeting.take_in(end, said), said["worker"]
+        if worker_id is None:
             return
-        async with self._core.database.connection() as connection:
-            worker_id = str(
-                await computers.upsert_worker(
-                    connection,
-                    id=worker["id"] if is_id(worker.get("id", "")) else new_id(),
-                    name=worker["name"],
-                    driver=worker["driver"],
-                    base=worker["base"],
-                    cpu=float(worker["cpu"]),
-                    memory=int(worker["memory"]),
-                    control_plane=self._plane_id,
-                    seconds=LEASE_SECONDS,
-                )
-            )
-            if worker.get("draining"):
-                await computers.drain_worker(connection, id=worker_id)
         old = self._ends.get(worker_id)
         if old is not None and old is not end and old.said_id != worker["id"]:
             end.link.close(f"a worker named {worker['name']!r} is connected already: give this one another name")
@@ -184,25 +187,14 @@ class Links:
             old.link.close("the worker said hello on another link")
         end.worker_id, end.said_id, end.name = worker_id, worker["id"], worker["name"]
         self._ends[worker_id] = end
-        end.link.send(
-            control("welcome", worker=worker_id, lease_seconds=LEASE_SECONDS, renew_seconds=RENEW_SECONDS, control_plane=self._plane_id)
-        )
-        await self._reconciling.reconcile(end, {entry["computer"]: entry for entry in said.get("computers", ())})
         log.info("worker connected", worker=end.name, driver=worker["driver"])
-        self.on_worker()
+        if self._greeting.welcome(end, said):
+            await self._entered(end)
 
-    async def _renew(self, end: WorkerEnd, draining: bool) -> None:
-        async with self._core.database.connection() as connection:
-            if draining:
-                await computers.drain_worker(connection, id=end.worker_id)
-            known = await computers.renew_worker(connection, id=end.worker_id, control_plane=self._plane_id, seconds=LEASE_SECONDS)
-        if known is None:
-            end.link.close("another control plane holds this worker now")
-            return
-        if draining:
-            await self._saving.drain(end)
-        leased = [seat.computer_id for seat in end.seats.values()] + list(end.asleep)
-        end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased))
+    async def _entered(self, end: WorkerEnd) -> None:
+        """The worker follows the present history of the database: it gets to do what there is."""
+        await self._reconciling.reconcile(end, end.held)
+        self.on_worker()
 
     async def _state(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         computer_id, fence, state = said["computer"], said["fence"], said["state"]
@@ -283,8 +275,9 @@ class Links:
         running = await self.dispatcher.commands.attached(seat, known)
         async with self._core.database.connection() as connection:
             alive = await processes.alive_on(connection, computer_id=seat.computer_id)
+        alive = await self._histories.untorn(alive, said["channels"])
         # From here to the last of what came early nothing is awaited: what comes from now on must not be heard before it.
-        self.dispatcher.attached(seat, alive, known)
+        self.dispatcher.attached(seat, alive, known, lost="history_lost" if end.inherits else "process_lost")
         for stray in known - {row["channel"] for row in alive} - running:
             end.link.send(control("session.kill", computer=seat.computer_id, channel=stray, reason="unknown"))
         self.dispatcher.streams.arrived(seat)

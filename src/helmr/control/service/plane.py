@@ -21,6 +21,7 @@ from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.events import Events
 from helmr.control.service.explaining import Explanations
 from helmr.control.service.health import Health
+from helmr.control.service.histories import Histories
 from helmr.control.service.hub import Hub
 from helmr.control.service.keyring import Keyring
 from helmr.control.service.links import Links, LogLine
@@ -89,12 +90,16 @@ class ControlPlane:
         restoring = Restoring(core, self.saves)
         self.sleeping = Sleeping(core, manifests, self.saves)
         self.processes = Processes(core, manifests, self.sleeping, restoring)
+        self.histories = Histories(core, self.processes)
+        self.histories.on_changed = self._history_changed
         self.deletions = Deletions(core, self.processes)
         self.computers = Computers(core, manifests, self.sessions, self.sleeping, self.processes, self.deletions, self.saves)
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping, plane_id=self.id)
         self.streams = self.dispatcher.streams
         orders = SaveOrders(core, self.saves, restoring)
-        self.links = Links(core, self.dispatcher, self.processes, self.sleeping, self.deletions, orders, plane_id=self.id, on_log=on_log)
+        self.links = Links(
+            core, self.dispatcher, self.processes, self.sleeping, self.deletions, self.histories, orders, plane_id=self.id, on_log=on_log
+        )
         self.builds = Builds(core, self.links)
         self.commands = Commands(core)
         self.deployments = Deployments(core, manifests, blobs, self.builds)
@@ -105,6 +110,7 @@ class ControlPlane:
         """Raises `MasterKeyMismatch` when the database's other control planes have another master key."""
         if self._keyring is not None:
             await self.database.run(self._keyring.prove)
+        await self.histories.look()
         await self.beat()
         await self._batcher.start()
         self._started_at = time.monotonic()
@@ -122,6 +128,11 @@ class ControlPlane:
         await self._flushes.close()
         async with self.database.connection() as connection:
             await identity.forget_plane(connection, id=self.id)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it was started and is not stopped."""
+        return self._started_at is not None
 
     def origin(self) -> str | None:
         """Who notices come from, when there is anybody to notice."""
@@ -142,6 +153,13 @@ class ControlPlane:
         async with self.database.connection() as connection:
             await identity.beat(connection, id=self.id)
             self._others = await identity.other_planes(connection, id=self.id) > 0
+        await self.histories.learn()
+
+    def _history_changed(self) -> None:
+        """What is remembered of the former history is void; each worker says hello again, and what it has done [I11]."""
+        self._core.recent.clear()
+        self.hub.touch_all()
+        self.links.restart("the database has another history now")
 
     def serving_seconds(self) -> float:
         """For how long this control plane has served with a reachable database."""

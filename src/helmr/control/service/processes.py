@@ -215,14 +215,16 @@ class Processes:
 
         return await self._core.write("computer_running", work)
 
-    async def computer_lost(self, computer_id: str, fence: int, residency: str, error: dict[str, Any] | None) -> None:
+    async def computer_lost(
+        self, computer_id: str, fence: int, residency: str, error: dict[str, Any] | None, *, end: End | None = None
+    ) -> None:
         """The Computer failed to start or stopped by itself: its processes are gone. Its files stay where they are."""
 
         async def work(connection: Connection, effects: Effects) -> list[tuple[str, int, End]]:
             computer = await computers.lock_computer(connection, id=computer_id)
             if computer is None or computer["fence"] != fence:
                 return []
-            end: End = "memory_lost" if computer["residency"] in ASLEEP else "process_lost"
+            kind: End = end or ("memory_lost" if computer["residency"] in ASLEEP else "process_lost")
             if computer["residency"] == "restoring":
                 await self._restoring.give_back(connection, computer, error or _LOST)
                 return []
@@ -231,10 +233,10 @@ class Processes:
             if await saves.is_unsaved(connection, id=computer_id):
                 await saves.save_at_rest(connection, id=computer_id)
             alive = await processes.alive_on(connection, computer_id=computer_id)
-            return [(str(row["id"]), row["channel"], end) for row in alive]
+            return [(str(row["id"]), row["channel"], kind) for row in alive]
 
-        for session_id, channel, end in await self._core.write("computer_lost", work):
-            await self.ended(session_id, channel, end, message=(error or {}).get("message"))
+        for session_id, channel, kind in await self._core.write("computer_lost", work):
+            await self.ended(session_id, channel, kind, message=(error or {}).get("message"))
 
     async def computer_overdue(self, computer_id: str, fence: int, error: dict[str, Any]) -> None:
         """It was starting or waking for too long: whatever its worker still says of that is stale [C1]."""

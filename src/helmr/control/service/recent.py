@@ -42,6 +42,12 @@ class Recent:
         while len(self._rows) > _TURNS or self._bytes > _BYTES:
             self.forget(next(iter(self._rows)))
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._rows.clear()
+        self._of.clear()
+        self._bytes = 0
+
     def get(self, turn_id: str) -> dict[str, Any] | None:
         found = self._rows.get(turn_id)
         if found is None:

@@ -50,6 +50,10 @@ class WorkerEnd:
         """Its Computers that sleep: leased like those that run, so that they can wake at once."""
         self.saves: set[str] = set()
         """The saves that it was told to take."""
+        self.held: dict[str, Mapping[str, Any]] = {}
+        """The Computers that its hello named."""
+        self.inherits = False
+        """It comes from another history of the database: what it lost, or can't go on with, is lost with that [I11]."""
         self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         """Who waits for what an image build says."""
         self.closed = False

@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 
 from helmr.host.hostd import bundles, failure, hibernating, sleeping
+from helmr.host.hostd.histories import Histories
 from helmr.host.hostd.records import Fence, Record, save
 from helmr.host.hostd.ways import Ways
 from helmr.host.sandbox.bubblewrap import BaseMissing
@@ -42,12 +43,14 @@ class Computer:
         record: Record,
         driver: Driver,
         *,
+        histories: Histories,
         spawn: Spawn,
         exited: Exited,
         exemptions: Sequence[Exemption] = (),
         whole: bool = True,
     ) -> None:
         self.record = record
+        self._histories = histories
         self._driver = driver
         self._spawn = spawn
         self._exited = exited
@@ -285,17 +288,13 @@ class Computer:
         self._spawn(self._watch(running))
 
     def check_fence(self, fence: Fence) -> None:
-        """Raise `FenceStale` for a fence older than the one that owns it; `InvalidRequest` for one that can't be compared."""
-        if self.record.fence is None:
-            return
-        try:
-            stale = fence < self.record.fence  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
-        except TypeError:
-            raise failure.InvalidRequest(f"The fence {fence!r} has not the form of {self.record.fence!r}.") from None
-        if stale:
-            raise failure.FenceStale(
-                f"The fence {fence} is older than {self.record.fence}, which owns {self.id}.", current=self.record.fence
-            )
+        """Raise `FenceStale` for a fence older than the one that owns it; `InvalidRequest` for one that can't be compared [I11]."""
+        self._histories.check(fence, self.record.fence, self.id)
+
+    @property
+    def of_earlier_history(self) -> bool:
+        """Whether nobody of the database's present history has taken it over yet."""
+        return self._histories.is_earlier(self.record.fence)
 
     # --- details ---
 

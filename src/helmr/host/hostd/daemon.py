@@ -16,6 +16,7 @@ import structlog
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.computer import Computer
+from helmr.host.hostd.histories import Histories
 from helmr.host.hostd.methods import Methods
 from helmr.host.hostd.records import Record, load_all
 from helmr.host.hostd.rpc import Connection, peer_of
@@ -63,6 +64,7 @@ class Hostd:
         self.driver: Driver = _DRIVERS[config.driver](config.state)
         self.computers: dict[str, Computer] = {}
         self.connections: set[Connection] = set()
+        self.histories = Histories(config.state / "histories.json")
         self.watchdog = Watchdog(config.state / "leases.json", freeze=self._lapse, thaw=self._renew)
         self.saves = Saves(config.state)
         self.ended = asyncio.Event()
@@ -118,7 +120,15 @@ class Hostd:
         return await asyncio.shield(self._probes)
 
     def new_computer(self, record: Record, *, whole: bool = True) -> Computer:
-        computer = Computer(record, self.driver, spawn=self.spawn, exited=self._exited, exemptions=self.config.exemptions, whole=whole)
+        computer = Computer(
+            record,
+            self.driver,
+            histories=self.histories,
+            spawn=self.spawn,
+            exited=self._exited,
+            exemptions=self.config.exemptions,
+            whole=whole,
+        )
         self.computers[record.computer] = computer
         return computer
 

@@ -40,6 +40,10 @@ class FenceStale(Refusal):
     code = "fence_stale"
 
 
+class HistorySuperseded(Refusal):
+    code = "history_superseded"
+
+
 class Mismatch(Refusal):
     code = "computer_mismatch"
 

@@ -79,6 +79,7 @@ class Methods:
             "scope.create": self._scope_create,
             "scope.end": self._scope_end,
             "lease": self._lease,
+            "history.enter": self._history_enter,
             "hostd.shutdown": self._shutdown,
         }
 
@@ -122,6 +123,7 @@ class Methods:
             "probes": [asdict(probe) for probe in await self._hostd.probes()],
             "cpu": os.cpu_count() or 1,
             "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "history": self._hostd.histories.describe(),
             "computers": [computer.describe() for computer in self._hostd.computers.values() if computer.whole],
         }
 
@@ -176,6 +178,18 @@ class Methods:
         ]
         await self._hostd.watchdog.lease(running, float(seconds))
         return {}
+
+    async def _history_enter(self, connection: Connection, params: Params) -> Reply:
+        """Follow another history of the database: what runs stands still until somebody of it takes it over [I11]."""
+        changed = self._hostd.histories.enter(_text(params, "incarnation"))
+        if changed:
+            await self._hostd.watchdog.end_all()
+        return {"changed": changed}
+
+    async def _taken_over(self, computer: Computer) -> None:
+        """Before a request that takes a Computer over from an earlier history: its lease begins with it."""
+        if computer.of_earlier_history and computer.is_running:
+            await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
 
     async def _shutdown(self, connection: Connection, params: Params) -> Reply:
         self._stopping = True
@@ -274,8 +288,10 @@ class Methods:
         return Record(spec=spec, fence=fence, state="stopped", template=to_wire(template), layers=layers, declared=declared)
 
     async def _attach(self, connection: Connection, params: Params) -> Reply:
-        computer = self._computer(params)
-        stream = await computer.attach(_fence(params))
+        computer, fence = self._computer(params), _fence(params)
+        computer.check_fence(fence)
+        await self._taken_over(computer)
+        stream = await computer.attach(fence)
         self._holders[computer.id] = connection
         return WithDescriptor({}, stream)
 
@@ -328,12 +344,14 @@ class Methods:
         return told
 
     async def _wake(self, connection: Connection, params: Params) -> Reply:
-        computer = self._computer(params)
+        computer, fence = self._computer(params), _fence(params)
+        computer.check_fence(fence)
         if computer.is_running:
-            return await computer.wake(_fence(params))
+            await self._taken_over(computer)
+            return await computer.wake(fence)
         await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
         try:
-            return await computer.wake(_fence(params))
+            return await computer.wake(fence)
         except BaseException:
             self._hostd.watchdog.forget(computer.id)
             raise

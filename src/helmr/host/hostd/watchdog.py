@@ -57,6 +57,16 @@ class Watchdog:
                 _log.info("lease.renewed", computer=computer)
                 await self._thaw(computer)
 
+    async def end_all(self) -> None:
+        """Every lease ends now: what runs stands still until it is leased anew."""
+        self._ends = dict.fromkeys(self._ends, 0.0)
+        self._store()
+        for computer in tuple(self._ends):
+            if computer not in self._lapsed:
+                self._lapsed.add(computer)
+                _log.warning("lease.revoked", computer=computer)
+                await self._freeze(computer)
+
     def forget(self, computer: str) -> None:
         """It runs no more."""
         self._ends.pop(computer, None)

@@ -48,20 +48,32 @@ class Duties(Protocol):
     def draining(self) -> bool: ...
 
 
+class Marks(Protocol):
+    """Who keeps the marks of the database's history: the journal [I11]."""
+
+    mark: str | None
+
+    @property
+    def position(self) -> int: ...
+    def hear(self, mark: str, position: int) -> None: ...
+
+
 class Conversation:
     """A `WorkerEnd`. `run` holds the link until it is lost, which it says by raising `LinkLost`."""
 
-    def __init__(self, duties: Duties, *, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, duties: Duties, *, marks: Marks | None = None, clock: Callable[[], float] | None = None) -> None:
         self.on_message: Callable[[bytes], None] = self._on_message
         self.on_closed: Callable[[], None] = self._on_closed
         self.on_drained: Callable[[], None] = duties.drained
         self._duties = duties
+        self._marks = marks
         self._clock = clock or _boot_clock
         self._link: Link | None = None
         self._closed = asyncio.Event()
         self._welcomed: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self._asked: deque[float] = deque()
-        """When the renewals that aren't answered yet were sent."""
+        self._asked: deque[tuple[float, int]] = deque()
+        """When the renewals that aren't answered yet were sent, and where the marks stood then."""
+        self._incarnation: str | None = None
 
     async def run(
         self, link: Link, hello: Mapping[str, Any], welcome_seconds: float, welcomed: Callable[[Mapping[str, Any]], None]
@@ -87,11 +99,19 @@ class Conversation:
                 continue
             raise LinkLost("The link was closed.")
 
+    def leave(self, reason: str) -> None:
+        """End the link; a new one begins with hello."""
+        logger.warning("link.left", reason=reason)
+        if self._link is not None:
+            self._link.close(reason)
+        self._on_closed()
+
     def renew(self) -> None:
         """Ask for the leases anew; also tells that the worker is draining."""
         if self._link is not None:
-            self._asked.append(self._clock())
-            self._link.send(control("renew", **({"draining": True} if self._duties.draining else {})))
+            self._asked.append((self._clock(), self._marks.position if self._marks else 0))
+            draining, mark = self._duties.draining, self._marks.mark if self._marks else None
+            self._link.send(control("renew", **({"draining": True} if draining else {}), **({"mark": mark} if mark else {})))
 
     def _on_message(self, message: bytes) -> None:
         if len(message) < SLOT.size:
@@ -111,10 +131,15 @@ class Conversation:
 
     def _hear(self, told: dict[str, Any]) -> None:
         kind = str(told.get("t"))
+        if self._incarnation is not None and "fence" in told:
+            told["fence"] = [self._incarnation, told["fence"]]
         try:
             if kind == "welcome":
+                self._incarnation = told.get("incarnation")
                 if not self._welcomed.done():
                     self._welcomed.set_result(told)
+            elif kind == "renew":
+                self.renew()
             elif kind == "renewed":
                 self._renewed(told)
             elif not self._duties.handle(kind, told):
@@ -125,7 +150,9 @@ class Conversation:
 
     def _renewed(self, told: Mapping[str, Any]) -> None:
         """The lease runs from when it was asked for, not from when the answer was read: this process may have slept between (I8)."""
-        asked = self._asked.popleft() if self._asked else self._clock()
+        asked, position = self._asked.popleft() if self._asked else (self._clock(), 0)
+        if self._marks is not None and "mark" in told:
+            self._marks.hear(str(told["mark"]), position)
         left = float(told.get("lease_seconds") or LEASE_SECONDS) - (self._clock() - asked)
         if left > 0:
             self._duties.leased([str(computer) for computer in told["computers"]], left)

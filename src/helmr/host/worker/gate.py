@@ -64,6 +64,10 @@ class HostdGate:
     async def info(self) -> Mapping[str, Any]:
         return await self._call("info")
 
+    async def enter_history(self, incarnation: str) -> bool:
+        """Have hostd follow this history of the database; whether it left another one, and froze what runs [I11]."""
+        return bool((await self._call("history.enter", incarnation=incarnation))["changed"])
+
     async def ensure_image(self, request: str, image: ImageManifest, blobs: Path) -> Mapping[str, Any]:
         return await self._call("image.ensure", request=request, image=to_wire(image), blobs=str(blobs))
 

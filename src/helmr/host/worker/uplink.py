@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from helmr.host.worker.failure import logger
 from helmr.host.worker.flow import HIGH_WATER
 from helmr.protocol.link import Link, control, guest
 
@@ -13,13 +14,25 @@ class Uplink:
 
     def __init__(self) -> None:
         self._link: Link | None = None
+        self._incarnation: str | None = None
 
     def use(self, link: Link | None) -> None:
-        self._link = link
+        self._link, self._incarnation = link, None
+
+    def speak_of(self, incarnation: str | None) -> None:
+        """The link's other end is of this history of the database: in its messages fences are numbers (I11)."""
+        self._incarnation = incarnation
 
     def tell(self, kind: str, **members: Any) -> None:
-        """Send a control message. Members that are None are left out."""
+        """Send a control message. Members that are None are left out. What is said of another history than the link's is dropped."""
         if self._link is not None:
+            fence = members.get("fence")
+            if isinstance(fence, list):
+                incarnation, number = cast("list[Any]", fence)
+                if incarnation != self._incarnation:
+                    logger.info("uplink.other_history", kind=kind, computer=members.get("computer"))
+                    return
+                members["fence"] = number
             self._link.send(control(kind, **{name: value for name, value in members.items() if value is not None}))
 
     def forward(self, slot: int, frames: bytes) -> None:

@@ -20,6 +20,7 @@ from helmr.host.worker.failure import Failure, answered, logger
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.identity import worker_id
 from helmr.host.worker.images import Images
+from helmr.host.worker.journal import Journal
 from helmr.host.worker.ports import BlobSource, HostdConnect, HostdRefused, LinkFactory, LinkUnavailable, SaveStore
 from helmr.host.worker.saves import Saves
 from helmr.host.worker.uplink import Uplink
@@ -27,6 +28,8 @@ from helmr.protocol.link import PROTOCOL
 from helmr.protocol.manifest import ImageManifest, TemplateManifest
 from helmr.protocol.wire import WireError, from_wire
 
+TOLD_AT_ONCE: Final = 5_000
+"""How many started Turns go into one message."""
 REFUSED_SECONDS: Final = 5.0
 """The least pause after a credential was refused."""
 
@@ -44,6 +47,7 @@ class Worker:
         self.saves = Saves(self, config.state / "spool", saves)
         self.id = ""
         """What the control plane calls this worker; empty before the first welcome."""
+        self.journal = Journal(config.state / "journal")
         self.draining = False
         self.pulse = config.pulse
         self._computers: dict[str, Computer] = {}
@@ -52,6 +56,8 @@ class Worker:
         self._conversation: Conversation | None = None
         self._group: asyncio.TaskGroup | None = None
         self._task: asyncio.Task[None] | None = None
+        self._follows: str | None = None
+        """The history of the database that hostd follows, as the last hello told."""
         self._welcomed = asyncio.Event()
         self._quiet = asyncio.Event()
         """Set when the last live Session here ended."""
@@ -63,6 +69,7 @@ class Worker:
         if self._task is None:
             await asyncio.to_thread(self._config.cache.mkdir, parents=True, exist_ok=True)
             await asyncio.to_thread(self.saves.clear)
+            await asyncio.to_thread(self.journal.open)
             self._task = asyncio.create_task(self._run(), name="worker")
 
     async def wait_welcome(self) -> None:
@@ -110,6 +117,7 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+            self.journal.close()
 
     @property
     def live_sessions(self) -> int:
@@ -168,8 +176,13 @@ class Worker:
 
     def frames(self, slot: int, frames: bytes) -> None:
         computer = self._slots.get(slot)
-        if computer is not None and computer.slot == slot:
+        if computer is None or computer.slot != slot:
+            return
+        again = self.journal.passes(computer.id, frames)
+        if again is None:
             computer.write(frames)
+        elif self._conversation is not None:
+            self._conversation.leave(f"Turn {again} ran here in another process: the database has another history than this host")
 
     def leased(self, computers: list[str], seconds: float) -> None:
         self._leased.set()
@@ -217,7 +230,7 @@ class Worker:
     async def _converse(self) -> None:
         """One link, from hello to its loss. Raises `LinkLost` or why there is none."""
         hello = await self._hello()
-        conversation = Conversation(self)
+        conversation = Conversation(self, marks=self.journal)
         link = await self._links(conversation)
         self._conversation = conversation
         self.uplink.use(link)
@@ -246,12 +259,33 @@ class Worker:
             "draining": self.draining,
         }
         computers = [{name: told[name] for name in ("computer", "fence", "state", "rung") if name in told} for told in info["computers"]]
-        return {"protocol": PROTOCOL, "worker": worker, "computers": computers}
+        told: Mapping[str, Any] = {"protocol": PROTOCOL, "worker": worker, "computers": computers}
+        if "history" in info:
+            told |= {"history": {**info["history"], "mark": self.journal.mark, "since": self.journal.since()}}
+            self._follows = info["history"]["current"]
+        return told
 
     def _welcome(self, welcome: Mapping[str, Any]) -> None:
+        incarnation = welcome.get("incarnation")
+        self.uplink.speak_of(incarnation)
+        if incarnation is not None and incarnation != self._follows and self._conversation is not None:
+            self.spawn(self._enter(str(incarnation), self._conversation), "history")
         logger.info("link.welcome", control_plane=welcome.get("control_plane"), worker=welcome.get("worker"))
         self.id = str(welcome.get("worker") or "")
         self._welcomed.set()
+
+    async def _enter(self, incarnation: str, conversation: Conversation) -> None:
+        """Follow another history of the database: what runs stands still until it is taken over, and all that was started is told [I11]."""
+        try:
+            if await self.gate.enter_history(incarnation):
+                logger.warning("history.entered", incarnation=incarnation, before=self._follows)
+            batches = self.journal.batches(TOLD_AT_ONCE)
+            while batch := await asyncio.to_thread(next, batches, None):
+                self.uplink.tell("history.started", turns=batch)
+        except (OSError, HostdRefused) as error:
+            conversation.leave(f"this host can't follow the history {incarnation}: {error}")
+        else:
+            self.uplink.tell("history.entered")
 
     def _named(self, message: Mapping[str, Any]) -> Computer:
         """The Computer of a message; one that this worker never saw is told of as it is met, so that each request has an answer."""

@@ -49,9 +49,13 @@ SET driver = excluded.driver, base = excluded.base, cpu = excluded.cpu, memory =
     lease_until = excluded.lease_until, seen_at = clock_timestamp(), draining = false
 RETURNING id;
 
--- name: renew_worker(id, control_plane, seconds)$
-UPDATE workers SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = clock_timestamp()
-WHERE id = :id AND control_plane = :control_plane RETURNING id;
+-- name: renew_worker(id, control_plane, seconds, mark, heard)^
+-- `known`: whether this database has the mark that the worker heard last [I11]. The new one is among the latest eight from now on.
+WITH held AS (SELECT id, marks FROM workers WHERE id = :id AND control_plane = :control_plane FOR UPDATE)
+UPDATE workers w
+SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = clock_timestamp(), marks = held.marks[cardinality(held.marks) - 6:] || :mark::uuid
+FROM held WHERE w.id = held.id
+RETURNING w.id, :heard::uuid IS NULL OR :heard::uuid = ANY (held.marks) AS known;
 
 -- name: drain_worker(id)!
 UPDATE workers SET draining = true WHERE id = :id;

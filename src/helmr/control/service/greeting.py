@@ -1,0 +1,69 @@
+"""A worker's hello: whether it is taken in, and what it is welcomed with. DESIGN I4, I11; SPEC [D5]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from helmr.control.service.core import Core
+from helmr.control.service.histories import Histories
+from helmr.control.service.worker_end import WorkerEnd
+from helmr.control.store.queries import computers
+from helmr.protocol.ids import is_id, new_id
+from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
+from helmr.protocol.link import PROTOCOL, control
+
+
+class Greeting:
+    def __init__(self, core: Core, histories: Histories, plane_id: str) -> None:
+        self._core = core
+        self._histories = histories
+        self._plane_id = plane_id
+
+    async def take_in(self, end: WorkerEnd, said: Mapping[str, Any]) -> str | None:
+        """The worker's id, leased to this control plane; None after a refusal, which closed the link."""
+        if said.get("protocol") != PROTOCOL:
+            told = said.get("protocol")
+            end.link.close(f"this control plane speaks link protocol {PROTOCOL}, the worker {told}: run the same version of Helmr on both")
+            return None
+        doubt = await self._histories.doubt(said)
+        if doubt is not None:
+            await self._histories.begin(doubt, instead_of=self._histories.incarnation)
+            end.link.close("the database has another history than this host: say hello again")
+            end.on_closed()
+            return None
+        worker = said["worker"]
+        async with self._core.database.connection() as connection:
+            worker_id = await computers.upsert_worker(
+                connection,
+                id=worker["id"] if is_id(worker.get("id", "")) else new_id(),
+                name=worker["name"],
+                driver=worker["driver"],
+                base=worker["base"],
+                cpu=float(worker["cpu"]),
+                memory=int(worker["memory"]),
+                control_plane=self._plane_id,
+                seconds=LEASE_SECONDS,
+            )
+            if worker.get("draining"):
+                await computers.drain_worker(connection, id=worker_id)
+        return str(worker_id)
+
+    def welcome(self, end: WorkerEnd, said: Mapping[str, Any]) -> bool:
+        """Answer the hello. False when its host follows another history of the database: it has to say what it has done there first."""
+        incarnation = self._histories.incarnation
+        end.link.send(
+            control(
+                "welcome",
+                worker=end.worker_id,
+                lease_seconds=LEASE_SECONDS,
+                renew_seconds=RENEW_SECONDS,
+                control_plane=self._plane_id,
+                incarnation=incarnation,
+            )
+        )
+        end.held = {entry["computer"]: entry for entry in said.get("computers", ())}
+        if "history" not in said or said["history"].get("current") == incarnation:
+            return True
+        end.inherits = said["history"].get("current") is not None
+        return False

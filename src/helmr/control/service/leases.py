@@ -1,0 +1,48 @@
+"""Renewals of workers: a lease for each Computer that the link has, and a mark by which another history of the database is known.
+
+DESIGN I8, I11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from helmr.control.service.core import Core
+from helmr.control.service.save_orders import SaveOrders
+from helmr.control.service.worker_end import WorkerEnd
+from helmr.control.store.queries import computers
+from helmr.protocol.ids import is_id, new_id
+from helmr.protocol.limits import LEASE_SECONDS
+from helmr.protocol.link import control
+
+
+class Leases:
+    def __init__(self, core: Core, saving: SaveOrders, plane_id: str) -> None:
+        self._core = core
+        self._saving = saving
+        self._plane_id = plane_id
+
+    async def renew(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
+        """Lease to a worker what it has of this link; it is refused when another control plane holds it, or its database is another."""
+        mark, heard = new_id(), said.get("mark")
+        async with self._core.database.connection() as connection:
+            if said.get("draining"):
+                await computers.drain_worker(connection, id=end.worker_id)
+            row = await computers.renew_worker(
+                connection,
+                id=end.worker_id,
+                control_plane=self._plane_id,
+                seconds=LEASE_SECONDS,
+                mark=mark,
+                heard=heard if is_id(heard or "") else None,
+            )
+        if row is None:
+            end.link.close("another control plane holds this worker now")
+        elif not row["known"]:
+            end.link.close("this host heard of another history of the database: it says hello again")
+        else:
+            if said.get("draining"):
+                await self._saving.drain(end)
+            leased = [seat.computer_id for seat in end.seats.values()] + list(end.asleep)
+            end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased, mark=mark))
