@@ -91,8 +91,10 @@ class RememberingHost(ScriptedHost):
             self.superseded.append(self.current)
         self.current = said["incarnation"]
         self.entered.append(self.current)
+        self.mark, self.unmarked = None, len(self.started())
         self.link.send(control("history.started", turns=self.started()))
         self.link.send(control("history.entered"))
+        self.renew()
 
     def _computer_start(self, said: dict[str, Any]) -> None:
         super()._computer_start(said)
@@ -117,8 +119,6 @@ async def remembering(h: House) -> RememberingHost:
     h.host = host = RememberingHost(h.plane)
     host.worker_id = new_id()
     host.connect()
-    await host.told("welcome")
-    host.renew()
     await host.told("renewed")
     return host
 

@@ -28,9 +28,12 @@ FROM_WORKER: Final = {
     "that it heard and the Turns started since; `computers`: [{computer, fence, state, rung?}], where a fence is [incarnation, number]; "
     "first message of a link",
     "history.started": "`turns`: [[turn, computer, channel]]: what this host has started in whatever history, in batches [I11]",
+    "turn.repeated": "`turn`, `computer`, `channel`: it was to be started there, and was started elsewhere before: the database has "
+    "forgotten that. It is not started again (I5)",
     "history.entered": "the host follows the welcome's incarnation, has told all that it started, and waits for what it gets to do",
     "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining); "
-    "`mark`?: the last one that it heard; a database that doesn't have it is of another history",
+    "`mark`?: the last one that it heard; a database that doesn't have it is of another history; `since`? as in hello, when asked "
+    "for by renew",
     "computer.state": "`computer`, `fence`, `state` (running, failed, gone, asleep, awake), `error`? {code, message}, with gone a `reason` "
     "(exited, stopped, destroyed, not_woken), with asleep and awake `rung` and `seconds`, with asleep what was `kept`, a `reason`? why by "
     "no stronger rung, `image_bytes`?, `paged_out`?, or the error for which it could not sleep: after "
@@ -56,7 +59,7 @@ TO_WORKER: Final = {
     "history.started and history.entered before it gets anything to do",
     "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end; `mark`: to "
     "be told with the next renewal and the next hello",
-    "renew": "a renewal is wanted now",
+    "renew": "a renewal is wanted now, with what was started since the last mark: the database was away",
     "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it. `restore`? "
     "{save, manifest, packs, keys}: make its files of that save first, whatever lies there of it [C5]",
     "computer.save": "`computer`, `fence`, `save`, `previous` (name of the manifest of the save before, or null), `keys` {data, names} "

@@ -51,7 +51,7 @@ class Greeting:
 
     def welcome(self, end: WorkerEnd, said: Mapping[str, Any]) -> bool:
         """Answer the hello. False when its host follows another history of the database: it has to say what it has done there first."""
-        incarnation = self._histories.incarnation
+        incarnation = end.incarnation = self._histories.incarnation
         end.link.send(
             control(
                 "welcome",

@@ -89,13 +89,29 @@ class Histories:
             mark = history.get("mark")
             if mark is not None and not (is_id(mark) and await histories.knows_mark(connection, mark=mark)):
                 return "a host heard a mark that this database does not have"
-            started = _started(history.get("since", ()))
-            unknown = await self._unknown(connection, started)
+            forgotten = await self._forgotten(connection, history.get("since", ()))
             held = [(name, fence[1]) for name, fence in _held(said) if fence[0] == self.incarnation]
             beyond = await histories.beyond(connection, ids=[name for name, _ in held], fences=[number for _, number in held])
         if beyond is not None:
             return f"a host has the Computer {beyond} by a fence that this database has not given"
-        return f"a host has started Turn {unknown[0]['turn']}, which this database does not know as started" if unknown else None
+        return forgotten
+
+    async def weigh(self, since: Sequence[Any]) -> None:
+        """What a host of this incarnation has started since its mark: if the database has forgotten any of it, a new one begins."""
+        incarnation = self.incarnation
+        async with self._core.database.connection() as connection:
+            forgotten = await self._forgotten(connection, since)
+        if forgotten is not None:
+            await self.begin(forgotten, instead_of=incarnation)
+
+    async def repeated(self, turn: str, computer: str, channel: int, incarnation: str) -> None:
+        """A host was to start a Turn that it had started elsewhere before: this database had forgotten, and has it as running now. How it
+        ended nobody knows; that it was forgotten shows another history than the `incarnation` in which that host was welcomed."""
+        async with self._core.database.connection() as connection:
+            found = await histories.process_at(connection, computer_id=computer, channel=channel)
+        if found is not None and str(found["running_turn"]) == turn:
+            await self._processes.ended(str(found["id"]), channel, "history_lost")
+        await self.begin(f"a host was to start Turn {turn} again", instead_of=incarnation)
 
     async def started(self, told: Sequence[Any]) -> None:
         """Turns that a host of an earlier history has started. Those that this database has as queued are settled as lost, with all before
@@ -128,6 +144,10 @@ class Histories:
             else:
                 kept.append(row)
         return kept
+
+    async def _forgotten(self, connection: Connection, since: Sequence[Any]) -> str | None:
+        unknown = await self._unknown(connection, _started(since))
+        return f"a host has started Turn {unknown[0]['turn']}, which this database does not know as started" if unknown else None
 
     async def _unknown(self, connection: Connection, started: list[Started]) -> list[Any]:
         found: list[Any] = await histories.never_started(connection, turns=[turn for turn, _, _ in started])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from helmr.control.service.core import Core
+from helmr.control.service.histories import Histories
 from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import computers
@@ -18,8 +19,9 @@ from helmr.protocol.link import control
 
 
 class Leases:
-    def __init__(self, core: Core, saving: SaveOrders, plane_id: str) -> None:
+    def __init__(self, core: Core, histories: Histories, saving: SaveOrders, plane_id: str) -> None:
         self._core = core
+        self._histories = histories
         self._saving = saving
         self._plane_id = plane_id
 
@@ -42,6 +44,8 @@ class Leases:
         elif not row["known"]:
             end.link.close("this host heard of another history of the database: it says hello again")
         else:
+            if said.get("since"):
+                await self._histories.weigh(said["since"])
             if said.get("draining"):
                 await self._saving.drain(end)
             leased = [seat.computer_id for seat in end.seats.values()] + list(end.asleep)

@@ -77,7 +77,7 @@ class Links:
         self.on_worker: Callable[[], None] = lambda: None
         """Called when a worker has said hello: what waited for one may go on."""
         self._greeting = Greeting(core, histories, plane_id)
-        self._leases = Leases(core, saving, plane_id)
+        self._leases = Leases(core, histories, saving, plane_id)
         self._reconciling = Reconciling(core, work, sleeping, deletions, histories, self)
         dispatcher.move_computer = self.move_computer
 
@@ -97,7 +97,7 @@ class Links:
             end.on_closed()
 
     def ask_to_renew(self) -> None:
-        """Have each worker renew now, and tell the last mark that it heard."""
+        """Have each worker renew now, and tell what it has started since its last mark."""
         for end in self._ends.values():
             end.link.send(control("renew"))
 
@@ -137,6 +137,8 @@ class Links:
             end.link.close("hello comes first")
         elif kind == "history.started":
             await self._histories.started(said["turns"])
+        elif kind == "turn.repeated":
+            await self._histories.repeated(said["turn"], said["computer"], int(said["channel"]), end.incarnation)
         elif kind == "history.entered":
             await self._entered(end)
         elif kind == "renew":

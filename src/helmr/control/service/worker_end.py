@@ -52,6 +52,8 @@ class WorkerEnd:
         """The saves that it was told to take."""
         self.held: dict[str, Mapping[str, Any]] = {}
         """The Computers that its hello named."""
+        self.incarnation = ""
+        """The one that it was welcomed in."""
         self.inherits = False
         """It comes from another history of the database: what it lost, or can't go on with, is lost with that [I11]."""
         self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}

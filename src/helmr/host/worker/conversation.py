@@ -55,6 +55,7 @@ class Marks(Protocol):
 
     @property
     def position(self) -> int: ...
+    def since(self) -> list[tuple[str, str, int]]: ...
     def hear(self, mark: str, position: int) -> None: ...
 
 
@@ -106,12 +107,18 @@ class Conversation:
             self._link.close(reason)
         self._on_closed()
 
-    def renew(self) -> None:
-        """Ask for the leases anew; also tells that the worker is draining."""
-        if self._link is not None:
-            self._asked.append((self._clock(), self._marks.position if self._marks else 0))
-            draining, mark = self._duties.draining, self._marks.mark if self._marks else None
-            self._link.send(control("renew", **({"draining": True} if draining else {}), **({"mark": mark} if mark else {})))
+    def renew(self, *, asked: bool = False) -> None:
+        """Ask for the leases anew; also tells that the worker is draining, and when `asked` what it has started since its mark."""
+        if self._link is None:
+            return
+        members: dict[str, Any] = {"draining": True} if self._duties.draining else {}
+        position = 0
+        if self._marks is not None:
+            position = self._marks.position
+            members |= {"mark": self._marks.mark} if self._marks.mark else {}
+            members |= {"since": self._marks.since()} if asked else {}
+        self._asked.append((self._clock(), position))
+        self._link.send(control("renew", **members))
 
     def _on_message(self, message: bytes) -> None:
         if len(message) < SLOT.size:
@@ -139,7 +146,7 @@ class Conversation:
                 if not self._welcomed.done():
                     self._welcomed.set_result(told)
             elif kind == "renew":
-                self.renew()
+                self.renew(asked=True)
             elif kind == "renewed":
                 self._renewed(told)
             elif not self._duties.handle(kind, told):

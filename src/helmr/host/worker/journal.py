@@ -3,10 +3,11 @@
 Lines of text in files of a few MiB, the oldest removed:
 
     T TURN COMPUTER CHANNEL     before the Turn's frame goes down to its guest
-    M MARK N                    a mark of the database was heard; the last N Turns before this line are not surely in its history
+    H INCARNATION               from here on this host follows that history of the database; marks before are of another one
+    M MARK N                    a mark of it was heard; the last N Turns before this line are not surely in it
 
 A line is written before its frame is passed on, so that no death of this process loses one; it is synced to the disk within 100 ms, beside
-the Turn (docs/adr/0007). A disk that takes nothing delays no Turn: the journal then lacks it, and says so. DESIGN I5, I11.
+the Turn (docs/adr/0008). A disk that takes nothing delays no Turn: the journal then lacks it, and says so. DESIGN I5, I11.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -35,7 +36,7 @@ Started = tuple[str, str, int]
 
 _START: Final = b'"t":"turn.start"'
 _TURN: Final = re.compile(rb'\{"t":"turn\.start","turn":\{"id":"([0-9a-f-]{36})"')
-_LINE: Final = re.compile(r"T ([0-9a-f-]{36}) (\S+) ([0-9]{1,10})|M ([0-9a-f-]{36}) ([0-9]{1,10})")
+_LINE: Final = re.compile(r"([THM]) ([0-9a-f-]{36})(?: (\S+))?(?: ([0-9]{1,10}))?")
 
 log = structlog.get_logger("helmr.worker.journal")
 
@@ -55,6 +56,7 @@ class Journal:
         self._count = 0
         self._marked = 0
         """How many Turns had been started when the mark was asked for."""
+        self._incarnation: str | None = None
         self.mark: str | None = None
         """The last mark of the database that was heard."""
 
@@ -63,11 +65,13 @@ class Journal:
     def open(self) -> None:
         """Read what earlier processes wrote, and go on behind it. What a power loss left unreadable is passed over."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for kind, turn, computer, number in self._read():
+        for kind, name, computer, number in self._read():
             if kind == "T":
-                self._remember((turn, computer, number))
+                self._remember((name, computer, number))
+            elif kind == "H":
+                self._follow(name)
             else:
-                self.mark, self._marked = turn, max(0, self._count - number)
+                self.mark, self._marked = name, max(0, self._count - number)
         self._begin_file()
 
     def close(self) -> None:
@@ -81,30 +85,32 @@ class Journal:
 
     # --- Turns ------------------------------------------------------------------------------------------------------------
 
-    def passes(self, computer: str, frames: bytes) -> str | None:
-        """Note the Turns that these frames start on a Computer. One that this host has started elsewhere before is named instead: such
-        frames must not be passed on, since a handler starts once (I5)."""
+    def passes(self, computer: str, frames: bytes) -> tuple[bytes, list[Started]]:
+        """The frames that may go down to a Computer, once the Turns that they start are noted; and the starts that may not: of Turns that
+        this host has started elsewhere before, since a handler starts once (I5)."""
         if _START not in frames:
-            return None
-        position, end, lines = 0, len(frames), list[Started]()
+            return frames, []
+        position, end = 0, len(frames)
+        passed: list[bytes] = []
+        new: list[Started] = []
+        repeated: list[Started] = []
         while end - position >= HEADER_BYTES:
             length, channel, _ = HEADER.unpack_from(frames, position)
-            position += HEADER_BYTES
-            found = _TURN.match(frames, position, position + length)
-            position += length
-            if found is None:
-                continue
-            started = (found[1].decode(), computer, channel)
-            before = self._where.get(started[0])
-            if before is None:
-                lines.append(started)
-            elif before != started:
-                return started[0]
-        for started in lines:
-            self._remember(started)
-        if lines:
-            self._write("".join(f"T {turn} {name} {channel}\n" for turn, name, channel in lines))
-        return None
+            begin, position = position, position + HEADER_BYTES + length
+            found = _TURN.match(frames, begin + HEADER_BYTES, position)
+            if found is not None:
+                started = (found[1].decode(), computer, channel)
+                before = self._where.get(started[0])
+                if before not in (None, started):
+                    repeated.append(started)
+                    continue
+                if before is None:
+                    self._remember(started)
+                    new.append(started)
+            passed.append(frames[begin:position])
+        if new:
+            self._write("".join(f"T {turn} {name} {channel}\n" for turn, name, channel in new))
+        return (b"".join(passed) if repeated else frames), repeated
 
     def batches(self, size: int) -> Iterator[list[Started]]:
         """Every Turn that the files tell, the oldest first, so many at a time. Reads the disk."""
@@ -125,17 +131,32 @@ class Journal:
         """To be kept when a mark is asked for, and given back with it."""
         return self._count
 
+    def follow(self, incarnation: str) -> None:
+        """This host follows that history of the database from now on: what was heard and started before says nothing of it."""
+        if incarnation != self._incarnation:
+            self._follow(incarnation)
+            self._write(f"H {incarnation}\n")
+
     def hear(self, mark: str, position: int) -> None:
         """The database has this mark, and every Turn that was started before it was asked for."""
-        self.mark, self._marked = mark, position
-        self._write(f"M {mark} {self._count - position}\n")
+        self.mark, self._marked = mark, max(position, self._marked)
+        self._write(f"M {mark} {self._count - self._marked}\n")
 
     def since(self) -> list[Started]:
-        """The Turns started since the mark was asked for, as far as they are remembered."""
+        """The Turns started since the last mark was asked for, or since this history is followed, as far as they are remembered."""
         count = min(self._count - self._marked, len(self._recent))
         return list(self._recent)[len(self._recent) - count :] if count else []
 
+    def told(self, incarnation: str | None) -> dict[str, Any]:
+        """What a hello says of the history that this host follows."""
+        if incarnation is None or incarnation != self._incarnation:
+            return {"mark": None, "since": []}
+        return {"mark": self.mark, "since": self.since()}
+
     # --- details ----------------------------------------------------------------------------------------------------------
+
+    def _follow(self, incarnation: str) -> None:
+        self._incarnation, self.mark, self._marked = incarnation, None, self._count
 
     def _remember(self, started: Started) -> None:
         if len(self._recent) == REMEMBERED:
@@ -195,7 +216,8 @@ class Journal:
                     found = _LINE.fullmatch(line.rstrip("\n"))
                     if found is None:
                         continue
-                    if found[1] is not None:
-                        yield "T", found[1], found[2], int(found[3])
-                    else:
-                        yield "M", found[4], "", int(found[5])
+                    kind, name, last = found[1], found[2], found[4] or found[3] or "0"
+                    if kind == "T" and found[3] and found[4]:
+                        yield kind, name, found[3], int(last)
+                    elif kind != "T" and last.isdecimal():
+                        yield kind, name, "", int(last)

@@ -127,7 +127,9 @@ class Scopes:
             scope.known, scope.start = True, None
             if scope.pid is None and scope.exit is None:
                 scope.pid = told.get("pid")
-            channels[number] = {"alive": bool(told.get("alive")) and scope.exit is None, "acked": int(told.get("acked") or 0)}
+            channels[number] = {"alive": bool(told.get("alive")) and scope.exit is None} | {
+                name: int(told[name]) for name in ("acked",) if told.get(name)
+            }
         for channel, scope in self._scopes.items():
             if str(channel) not in channels:
                 channels[str(channel)] = {"alive": scope.exit is None and not (scope.known and scope.start is None)}

@@ -178,11 +178,12 @@ class Worker:
         computer = self._slots.get(slot)
         if computer is None or computer.slot != slot:
             return
-        again = self.journal.passes(computer.id, frames)
-        if again is None:
-            computer.write(frames)
-        elif self._conversation is not None:
-            self._conversation.leave(f"Turn {again} ran here in another process: the database has another history than this host")
+        passed, repeated = self.journal.passes(computer.id, frames)
+        if passed:
+            computer.write(passed)
+        for turn, name, channel in repeated:
+            logger.warning("turn.repeated", turn=turn, computer=name, channel=channel)
+            self.uplink.tell("turn.repeated", turn=turn, computer=name, channel=channel)
 
     def leased(self, computers: list[str], seconds: float) -> None:
         self._leased.set()
@@ -261,7 +262,7 @@ class Worker:
         computers = [{name: told[name] for name in ("computer", "fence", "state", "rung") if name in told} for told in info["computers"]]
         told: Mapping[str, Any] = {"protocol": PROTOCOL, "worker": worker, "computers": computers}
         if "history" in info:
-            told |= {"history": {**info["history"], "mark": self.journal.mark, "since": self.journal.since()}}
+            told |= {"history": {**info["history"], **self.journal.told(info["history"]["current"])}}
             self._follows = info["history"]["current"]
         return told
 
@@ -279,6 +280,7 @@ class Worker:
         try:
             if await self.gate.enter_history(incarnation):
                 logger.warning("history.entered", incarnation=incarnation, before=self._follows)
+            self.journal.follow(incarnation)
             batches = self.journal.batches(TOLD_AT_ONCE)
             while batch := await asyncio.to_thread(next, batches, None):
                 self.uplink.tell("history.started", turns=batch)
@@ -286,6 +288,7 @@ class Worker:
             conversation.leave(f"this host can't follow the history {incarnation}: {error}")
         else:
             self.uplink.tell("history.entered")
+            conversation.renew()  # for a mark of this history
 
     def _named(self, message: Mapping[str, Any]) -> Computer:
         """The Computer of a message; one that this worker never saw is told of as it is met, so that each request has an answer."""

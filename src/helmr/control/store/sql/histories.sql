@@ -37,7 +37,7 @@ FROM unnest(:turns::uuid[]) WITH ORDINALITY AS i (turn, ord) LEFT JOIN turns t O
 WHERE t.id IS NULL OR t.status = 'queued' ORDER BY i.ord;
 
 -- name: process_at(computer_id, channel)^
-SELECT id, channel FROM sessions WHERE computer_id = :computer_id AND channel = :channel AND process <> 'none';
+SELECT id, channel, running_turn FROM sessions WHERE computer_id = :computer_id AND channel = :channel AND process <> 'none';
 
 -- name: lose_queued(session_id, upto, error)
 -- Turns that ran in a history that is lost: they ran, and how they ended nobody knows.
