@@ -13,6 +13,10 @@ from tests.service.restoring import Copy, RememberingHost, remembering, starts
 from tests.service.scripted import House, house
 from tests.service.test_computers import get, told, until
 
+from helmr.host.worker.link_local import local_pair
+from helmr.protocol import jsontext
+from helmr.protocol.link import control, split
+
 pytestmark = pytest.mark.anyio
 
 LOST = {"reason": "history_lost", "code": "history_lost"}
@@ -247,3 +251,25 @@ async def test_a_worker_of_another_installation_is_taken_in_and_changes_no_histo
         assert h.plane.histories.incarnation == history == host.current
         session, process = await h.warm()
         assert (await get(h, process.computer)).residency == "running" and await h.kinds(session)
+
+
+async def test_a_worker_of_another_link_protocol_is_refused_in_words(database, tmp_path):
+    """[D5]: on both ends; nothing of it is taken in."""
+    async with house(database, tmp_path) as h:
+        near, far = local_pair(asyncio.get_running_loop())
+        near.bind(h.plane.links.open("other", near))
+        heard: list[bytes] = []
+        closed = asyncio.Event()
+
+        class End:
+            on_message = staticmethod(heard.append)
+            on_closed = staticmethod(closed.set)
+
+        far.bind(End())
+        far.send(control("hello", protocol=99, worker={"id": "", "name": "other"}, computers=[]))
+        async with asyncio.timeout(5):
+            await closed.wait()
+        said = jsontext.loads(split(heard[0])[1])
+        assert said["t"] == "refused" and "99" in said["message"] and len(heard) == 1
+        async with h.database.connection() as connection:
+            assert await connection.fetchval("SELECT count(*) FROM workers WHERE name = 'other'") == 0

@@ -57,6 +57,7 @@ TO_WORKER: Final = {
     "welcome": "`worker`, `lease_seconds`, `renew_seconds`, `control_plane`, `incarnation`; answers hello. In a link a fence is a number: "
     "the incarnation goes without saying. A host that follows another one freezes what runs, follows this one, and answers "
     "history.started and history.entered before it gets anything to do",
+    "refused": "`message`: instead of the welcome; the link ends",
     "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end; `mark`: to "
     "be told with the next renewal and the next hello",
     "renew": "a renewal is wanted now, with what was started since the last mark: the database was away",

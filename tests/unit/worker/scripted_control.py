@@ -25,6 +25,7 @@ class ScriptedControl:
         self.leased: list[str] = []
         self.renew_seconds = 60.0
         self.answers_hello = True
+        self.refuses_hello = ""
         self.answers_renew = True
         self._seen = 0
         self._changed = asyncio.Condition()
@@ -85,7 +86,9 @@ class ScriptedControl:
             told = json.loads(body)
             self.told.append(told)
             self.order.append((told["t"], told))
-            if told["t"] == "hello" and self.answers_hello:
+            if told["t"] == "hello" and self.refuses_hello:
+                link.send(control("refused", message=self.refuses_hello))
+            elif told["t"] == "hello" and self.answers_hello:
                 link.send(control("welcome", worker="w", lease_seconds=60, renew_seconds=self.renew_seconds, control_plane="c"))
             elif told["t"] == "renew" and self.answers_renew:
                 link.send(control("renewed", lease_seconds=60, computers=self.leased))

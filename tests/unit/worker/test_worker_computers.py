@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.worker.scripted_host import GIB
 
 from helmr.host.worker.conversation import Conversation
@@ -220,6 +221,17 @@ async def test_a_control_plane_that_does_not_answer_hello_is_left(local_rig: Rig
         await local_rig.control.until(lambda: local_rig.control.links >= 2)
         local_rig.control.answers_hello = True
         await starting
+
+
+async def test_a_refusal_is_told_in_the_words_of_the_control_plane(local_rig: Rig, bounded: Bounded) -> None:
+    """[D5]: another link protocol, say; the link is left, and asked for again later."""
+    local_rig.control.refuses_hello = "This control plane speaks link protocol 2, the worker 1."
+    async with bounded():
+        with capture_logs() as said:
+            starting = asyncio.ensure_future(local_rig.start_worker())
+            await local_rig.control.until(lambda: local_rig.control.closed >= 1)
+        starting.cancel()
+    assert [line["error"] for line in said if line["event"] == "link.unavailable"] == [local_rig.control.refuses_hello]
 
 
 async def test_hostd_may_restart_under_a_running_session(rig: Rig, bounded: Bounded) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
+
 from helmr.control.service.core import Core
 from helmr.control.service.histories import Histories
 from helmr.control.service.worker_end import WorkerEnd
@@ -12,6 +14,8 @@ from helmr.control.store.queries import computers
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
 from helmr.protocol.link import PROTOCOL, control
+
+log = structlog.get_logger("helmr.greeting")
 
 
 class Greeting:
@@ -23,8 +27,12 @@ class Greeting:
     async def take_in(self, end: WorkerEnd, said: Mapping[str, Any]) -> str | None:
         """The worker's id, leased to this control plane; None after a refusal, which closed the link."""
         if said.get("protocol") != PROTOCOL:
-            told = said.get("protocol")
-            end.link.close(f"this control plane speaks link protocol {PROTOCOL}, the worker {told}: run the same version of Helmr on both")
+            told = (
+                f"This control plane speaks link protocol {PROTOCOL}, the worker {said.get('protocol')}: run one version of Helmr on both."
+            )
+            log.warning("a worker is refused", message=told)
+            end.link.send(control("refused", message=told))
+            end.link.close("another link protocol")
             return None
         doubt = await self._histories.doubt(said)
         if doubt is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, cast
 
 from helmr.host.worker.failure import logger
+from helmr.host.worker.ports import LinkUnavailable
 from helmr.protocol import jsontext
 from helmr.protocol.errors import ContentInvalid
 from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
@@ -145,6 +146,10 @@ class Conversation:
                 self._incarnation = told.get("incarnation")
                 if not self._welcomed.done():
                     self._welcomed.set_result(told)
+            elif kind == "refused":
+                if not self._welcomed.done():
+                    self._welcomed.set_exception(LinkUnavailable(str(told.get("message")), refused=True))
+                    self._welcomed.exception()
             elif kind == "renew":
                 self.renew(asked=True)
             elif kind == "renewed":
