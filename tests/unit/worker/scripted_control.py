@@ -27,6 +27,8 @@ class ScriptedControl:
         self.answers_hello = True
         self.refuses_hello = ""
         self.answers_renew = True
+        self.incarnation: str | None = None
+        """The history of its database, of which it speaks when it is set."""
         self._seen = 0
         self._changed = asyncio.Condition()
         self._notifying: set[asyncio.Task[None]] = set()
@@ -89,7 +91,8 @@ class ScriptedControl:
             if told["t"] == "hello" and self.refuses_hello:
                 link.send(control("refused", message=self.refuses_hello))
             elif told["t"] == "hello" and self.answers_hello:
-                link.send(control("welcome", worker="w", lease_seconds=60, renew_seconds=self.renew_seconds, control_plane="c"))
+                more = {} if self.incarnation is None else {"incarnation": self.incarnation}
+                link.send(control("welcome", worker="w", lease_seconds=60, renew_seconds=self.renew_seconds, control_plane="c", **more))
             elif told["t"] == "renew" and self.answers_renew:
                 link.send(control("renewed", lease_seconds=60, computers=self.leased))
         self._notify()

@@ -177,6 +177,8 @@ class ScriptedHostd:
     away: bool = False
     frozen: bool = False
     """Whether its Computers stand still."""
+    history: dict[str, Any] | None = None
+    """Which histories of the database it follows and left; None: it is of before there were such."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def connect(self, notify: Notify) -> ScriptedConnection:
@@ -239,7 +241,12 @@ class ScriptedHostd:
                     "cpu": 2,
                     "memory": 10 * GIB,
                     "computers": list(self.computers.values()),
+                    **({} if self.history is None else {"history": self.history}),
                 }
+            case "history.enter" if self.history is None:
+                raise HostdRefused("unknown_method", "hostd has no method 'history.enter'.")
+            case "history.enter":
+                return {"changed": False}
             case "image.ensure":
                 self.notify("image.log", request=params["request"], text="step 1\n")
                 return {"layers": ["layer-1"]}

@@ -79,6 +79,7 @@ async def test_what_is_told_since_a_mark_began_before_the_mark_was_asked_for(tmp
 async def test_torn_lines_are_passed_over_and_old_files_go(tmp_path, monkeypatch):
     """I11: a power loss leaves any bytes; the journal is bounded."""
     monkeypatch.setattr(journal_module, "SEGMENTS", 3)
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 1)
     for number in range(5):
         journal = opened(tmp_path)
         journal.passes(COMPUTER, start(new_id(), number + 1))
@@ -89,6 +90,33 @@ async def test_torn_lines_are_passed_over_and_old_files_go(tmp_path, monkeypatch
         file.write(b"T 019b0000-0000-7000\xff\nM x\n\x00\x00T ")
     journal = opened(tmp_path)
     assert sum(len(batch) for batch in journal.batches(1)) == 2
+    journal.close()
+
+
+async def test_restarts_push_nothing_out_and_a_torn_line_takes_no_other_with_it(tmp_path):
+    """I11: a worker that is started again and again goes on in the same file, behind what a power loss left there."""
+    turns = [new_id() for _ in range(journal_module.SEGMENTS + 2)]
+    for turn in turns:
+        journal = opened(tmp_path)
+        journal.passes(COMPUTER, start(turn))
+        journal.close()
+        (path,) = (tmp_path / "journal").iterdir()
+        with path.open("ab") as file:
+            file.write(b"T 019b0000-0000")
+    journal = opened(tmp_path)
+    assert [turn for batch in journal.batches(100) for turn, _, _ in batch] == turns
+    journal.close()
+
+
+async def test_what_a_full_disk_takes_in_part_spoils_no_other_line(tmp_path, monkeypatch):
+    """[C7], I11"""
+    journal, turns = opened(tmp_path), [new_id() for _ in range(2)]
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, data: write(file, data[:20]))
+        journal.passes(COMPUTER, start(turns[0]))
+    journal.passes(COMPUTER, start(turns[1]))
+    assert [turn for batch in journal.batches(100) for turn, _, _ in batch] == [turns[1]]
     journal.close()
 
 

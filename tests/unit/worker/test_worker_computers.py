@@ -174,7 +174,8 @@ async def test_a_lease_counts_from_when_it_was_asked_for_and_is_dropped_when_it_
     leased: list[tuple[list[str], float]] = []
 
     class Duties:
-        draining = False
+        def standing(self) -> dict[str, object]:
+            return {}
 
         def leased(self, computers: list[str], seconds: float) -> None:
             leased.append((computers, seconds))
@@ -232,6 +233,33 @@ async def test_a_refusal_is_told_in_the_words_of_the_control_plane(local_rig: Ri
             await local_rig.control.until(lambda: local_rig.control.closed >= 1)
         starting.cancel()
     assert [line["error"] for line in said if line["event"] == "link.unavailable"] == [local_rig.control.refuses_hello]
+
+
+async def test_a_hostd_of_before_histories_is_told_fences_as_numbers(local_rig: Rig, bounded: Bounded) -> None:
+    """[D5], I11: it runs on while its worker is renewed; what its Computers do is not ended for that."""
+    local_rig.control.incarnation = new_id()
+    async with bounded():
+        await local_rig.start_worker()
+        await local_rig.start_computer()
+        await local_rig.attach()
+        assert "history" not in local_rig.control.told[0] and not local_rig.hostd.called("history.enter")
+        assert [call["fence"] for name in ("computer.start", "computer.attach") for call in local_rig.hostd.called(name)] == [1, 1]
+        assert local_rig.control.count("hello") == 1
+
+
+async def test_a_hostd_with_histories_follows_the_control_planes(local_rig: Rig, bounded: Bounded) -> None:
+    """I11: what it is told is of that incarnation; on the link a fence is a number."""
+    incarnation = local_rig.control.incarnation = new_id()
+    local_rig.hostd.history = {"current": None, "superseded": []}
+    async with bounded():
+        await local_rig.start_worker()
+        await local_rig.control.expect("history.entered")
+        await local_rig.start_computer()
+        await local_rig.attach()
+        assert local_rig.hostd.called("history.enter") == [{"incarnation": incarnation}]
+        fences = [call["fence"] for name in ("computer.start", "computer.attach") for call in local_rig.hostd.called(name)]
+        assert fences == [[incarnation, 1], [incarnation, 1]]
+        assert [told["fence"] for told in local_rig.control.told if told["t"] == "computer.state"] == [1]
 
 
 async def test_hostd_may_restart_under_a_running_session(rig: Rig, bounded: Bounded) -> None:

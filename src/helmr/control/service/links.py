@@ -288,7 +288,6 @@ class Links:
         self.dispatcher.sync_commands(seat.computer_id)
         await self.dispatcher.telling.look(seat)  # what was placed between that reading and the seat had nobody to tell it
         await self.place_on(seat.computer_id)
-        await self.dispatcher.telling.look(seat)  # what was placed between that reading and the seat had nobody to tell it
 
     def _exited(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         seat = end.seat_of(said["computer"])

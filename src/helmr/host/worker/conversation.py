@@ -45,8 +45,9 @@ class Duties(Protocol):
         """The link has room again."""
         ...
 
-    @property
-    def draining(self) -> bool: ...
+    def standing(self) -> dict[str, Any]:
+        """What a renewal tells of the host: whether it drains."""
+        ...
 
 
 class Marks(Protocol):
@@ -61,7 +62,10 @@ class Marks(Protocol):
 
 
 class Conversation:
-    """A `WorkerEnd`. `run` holds the link until it is lost, which it says by raising `LinkLost`."""
+    """A `WorkerEnd`. `run` holds the link until it is lost, which it says by raising `LinkLost`.
+
+    Without `marks` the host knows no histories: its fences are numbers, and nothing is told of what it has started [D5].
+    """
 
     def __init__(self, duties: Duties, *, marks: Marks | None = None, clock: Callable[[], float] | None = None) -> None:
         self.on_message: Callable[[bytes], None] = self._on_message
@@ -109,10 +113,10 @@ class Conversation:
         self._on_closed()
 
     def renew(self, *, asked: bool = False) -> None:
-        """Ask for the leases anew; also tells that the worker is draining, and when `asked` what it has started since its mark."""
+        """Ask for the leases anew; also tells how the host stands, and when `asked` what it has started since its mark."""
         if self._link is None:
             return
-        members: dict[str, Any] = {"draining": True} if self._duties.draining else {}
+        members = self._duties.standing()
         position = 0
         if self._marks is not None:
             position = self._marks.position
@@ -143,7 +147,7 @@ class Conversation:
             told["fence"] = [self._incarnation, told["fence"]]
         try:
             if kind == "welcome":
-                self._incarnation = told.get("incarnation")
+                self._incarnation = told.get("incarnation") if self._marks is not None else None
                 if not self._welcomed.done():
                     self._welcomed.set_result(told)
             elif kind == "refused":

@@ -53,6 +53,8 @@ class Journal:
         self._dirty: asyncio.TimerHandle | None = None
         self._syncing: asyncio.Task[None] | None = None
         self._failing = False
+        self._torn = False
+        """Whether the last line was written in part only."""
         self._count = 0
         self._marked = 0
         """How many Turns had been started when the mark was asked for."""
@@ -72,7 +74,7 @@ class Journal:
                 self._follow(name)
             else:
                 self.mark, self._marked = name, max(0, self._count - number)
-        self._begin_file()
+        self._go_on()
 
     def close(self) -> None:
         if self._dirty is not None:
@@ -167,15 +169,20 @@ class Journal:
 
     def _write(self, lines: str) -> None:
         data = lines.encode()
+        if self._torn:
+            data = b"\n" + data
         try:
-            os.write(self._file, data)
+            written = os.write(self._file, data)
         except OSError as error:
             if not self._failing:
                 log.error("journal.not_written", error=str(error))
             self._failing = True
             return
         self._failing = False
-        self._size += len(data)
+        self._torn = written < len(data)
+        if self._torn:
+            log.error("journal.not_written", error=f"the disk took {written} of {len(data)} bytes")
+        self._size += written
         if self._dirty is None and self._syncing is None:
             self._dirty = asyncio.get_running_loop().call_later(SYNC_SECONDS, self._sync)
 
@@ -192,17 +199,30 @@ class Journal:
         finally:
             self._syncing = None
         if self._size >= SEGMENT_BYTES:
-            self._begin_file()
+            try:
+                self._begin_file()
+            except OSError as error:  # then this one grows until a disk takes another
+                log.error("journal.no_new_file", error=str(error))
         elif self._size > size and self._file >= 0:
             self._dirty = asyncio.get_running_loop().call_later(SYNC_SECONDS, self._sync)
+
+    def _go_on(self) -> None:
+        """Behind what an earlier process wrote last, as long as that file has room."""
+        files = self._files()
+        size = files[-1].stat().st_size if files else SEGMENT_BYTES
+        if size >= SEGMENT_BYTES:
+            self._begin_file()
+            return
+        self._file = os.open(files[-1], os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._size, self._torn = size, size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def _begin_file(self) -> None:
         files = self._files()
         number = int(files[-1].stem) + 1 if files else 1
+        file = os.open(self._folder / f"{number:08}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         if self._file >= 0:
             os.close(self._file)
-        self._file = os.open(self._folder / f"{number:08}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = 0
+        self._file, self._size, self._torn = file, 0, False
         for old in files[: max(0, len(files) + 1 - SEGMENTS)]:
             old.unlink(missing_ok=True)
 

@@ -16,16 +16,17 @@ from helmr.host.worker.bundles import Bundles
 from helmr.host.worker.computer import Computer
 from helmr.host.worker.config import CORES_FACTOR, MEMORY_SHARE, WorkerConfig
 from helmr.host.worker.conversation import Conversation, LinkLost
-from helmr.host.worker.failure import Failure, answered, logger
+from helmr.host.worker.failure import logger
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.identity import worker_id
+from helmr.host.worker.image_requests import ImageRequests
 from helmr.host.worker.images import Images
 from helmr.host.worker.journal import Journal
 from helmr.host.worker.ports import BlobSource, HostdConnect, HostdRefused, LinkFactory, LinkUnavailable, SaveStore
 from helmr.host.worker.saves import Saves
 from helmr.host.worker.uplink import Uplink
 from helmr.protocol.link import PROTOCOL
-from helmr.protocol.manifest import ImageManifest, TemplateManifest
+from helmr.protocol.manifest import TemplateManifest
 from helmr.protocol.wire import WireError, from_wire
 
 TOLD_AT_ONCE: Final = 5_000
@@ -44,6 +45,7 @@ class Worker:
         self.uplink = Uplink()
         self.bundles = Bundles(config.cache / "bundles", blobs)
         self.images = Images(config.cache / "image-blobs", self.bundles, self.gate)
+        self._requests = ImageRequests(self)
         self.saves = Saves(self, config.state / "spool", saves)
         self.id = ""
         """What the control plane calls this worker; empty before the first welcome."""
@@ -52,12 +54,13 @@ class Worker:
         self.pulse = config.pulse
         self._computers: dict[str, Computer] = {}
         self._slots: dict[int, Computer] = {}
-        self._builds: set[str] = set()
         self._conversation: Conversation | None = None
         self._group: asyncio.TaskGroup | None = None
         self._task: asyncio.Task[None] | None = None
         self._follows: str | None = None
         """The history of the database that hostd follows, as the last hello told."""
+        self._historic = True
+        """Whether hostd follows histories at all: one that was started by an older version does not [D5]."""
         self._welcomed = asyncio.Event()
         self._quiet = asyncio.Event()
         """Set when the last live Session here ended."""
@@ -167,9 +170,9 @@ class Worker:
             case "session.forget":
                 self._named(message).scopes.forget(int(message["channel"]))
             case "image.build":
-                self._build(message)
+                self._requests.build(message)
             case "image.resolve":
-                self._resolve(message)
+                self._requests.resolve(message)
             case _:
                 return False
         return True
@@ -188,6 +191,9 @@ class Worker:
     def leased(self, computers: list[str], seconds: float) -> None:
         self._leased.set()
         self.spawn(self._lease(computers, seconds), "lease")
+
+    def standing(self) -> dict[str, Any]:
+        return {"draining": True} if self.draining else {}
 
     def drained(self) -> None:
         for computer in self._computers.values():
@@ -231,7 +237,7 @@ class Worker:
     async def _converse(self) -> None:
         """One link, from hello to its loss. Raises `LinkLost` or why there is none."""
         hello = await self._hello()
-        conversation = Conversation(self, marks=self.journal)
+        conversation = Conversation(self, marks=self.journal if "history" in hello else None)
         link = await self._links(conversation)
         self._conversation = conversation
         self.uplink.use(link)
@@ -261,13 +267,14 @@ class Worker:
         }
         computers = [{name: told[name] for name in ("computer", "fence", "state", "rung") if name in told} for told in info["computers"]]
         told: Mapping[str, Any] = {"protocol": PROTOCOL, "worker": worker, "computers": computers}
-        if "history" in info:
+        self._historic = "history" in info
+        if self._historic:
             told |= {"history": {**info["history"], **self.journal.told(info["history"]["current"])}}
             self._follows = info["history"]["current"]
         return told
 
     def _welcome(self, welcome: Mapping[str, Any]) -> None:
-        incarnation = welcome.get("incarnation")
+        incarnation = welcome.get("incarnation") if self._historic else None
         self.uplink.speak_of(incarnation)
         if incarnation is not None and incarnation != self._follows and self._conversation is not None:
             self.spawn(self._enter(str(incarnation), self._conversation), "history")
@@ -306,37 +313,6 @@ class Worker:
         self._slots[slot] = computer
         computer.attach(message)
 
-    def _build(self, message: Mapping[str, Any]) -> None:
-        request = str(message["request"])
-        if request in self._builds:
-            return
-        self._builds.add(request)
-
-        def failed(failure: Failure) -> None:
-            self.uplink.tell("image.built", request=request, layers=[], error=failure.to_wire())
-
-        async def build() -> None:
-            try:
-                image = from_wire(ImageManifest, message["image"], "image")
-                layers = await self.images.ensure(str(message["environment"]), image, request)
-                self.uplink.tell("image.built", request=request, layers=layers)
-            finally:
-                self._builds.discard(request)
-
-        self.spawn(answered(build, failed, "image.build", request=request), f"image-{request}")
-
-    def _resolve(self, message: Mapping[str, Any]) -> None:
-        request = str(message["request"])
-
-        def failed(failure: Failure) -> None:
-            self.uplink.tell("image.resolved", request=request, digests={}, error=failure.to_wire())
-
-        async def resolve() -> None:
-            digests = await self.images.resolve(map(str, message["references"]))
-            self.uplink.tell("image.resolved", request=request, digests=digests)
-
-        self.spawn(answered(resolve, failed, "image.resolve", request=request), f"resolve-{request}")
-
     async def _lease(self, computers: list[str], seconds: float) -> None:
         try:
             await self.gate.lease(computers, seconds)
@@ -351,8 +327,7 @@ class Worker:
             if computer is not None and members.get("fence", computer.fence) == computer.fence:
                 computer.exited(members)
         elif name == "image.log":
-            if members.get("request") in self._builds and not self.uplink.congested():
-                self.uplink.tell("image.log", request=members["request"], text=members.get("text", ""))
+            self._requests.log(members)
         else:
             logger.info("hostd.unknown_notification", name=name)
 
