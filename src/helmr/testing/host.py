@@ -62,7 +62,6 @@ class ThreadHost:
         self._welcomed = threading.Event()
         self._ended: list[Session] = []
         self.link: Link | None = None
-        self.draining = False
         self.loop = LoopThread("helmr-host", GuestLoop())
 
     def start(self) -> None:
@@ -224,6 +223,9 @@ class ThreadHost:
 
     def leased(self, computers: list[str], seconds: float) -> None:
         """Nothing here ends with its lease."""
+
+    def standing(self) -> dict[str, Any]:
+        return {}
 
     def drained(self) -> None:
         """Sessions are never stopped by a full link here: `congested` is always False."""
