@@ -37,7 +37,7 @@ async def test_a_turn_runs_end_to_end_and_goes_on_with_a_new_worker_and_a_new_ho
         await host.stop_worker()
         await host.start_worker(kind)
         attached = await host.attach({"7": op})
-        assert attached["channels"] == {"7": {"alive": True}}
+        assert attached["channels"] == {"7": {"alive": True, "acked": op - 1}}, "the settlement was not acknowledged"
         op, said = await host.run_turn(7, "two", op)
         assert said.startswith("hello two from ")
 
