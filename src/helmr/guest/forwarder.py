@@ -2,7 +2,8 @@
 
 A process of its own, spawned by the supervisor and started again when it ends, so that bytes of the network never pass through pid 1. It
 knows nothing of HTTP and decides nothing: who may be reached is the proxy's business, on the host. How a connection gets there is an
-`Upward`: the proxy's unix socket where the guest can reach it, else streams over one socket that was passed in.
+`Upward`: the proxy's unix socket where the guest can reach it, else streams over a socket that hostd passed in. Between two of those, as
+while the Computer wakes, connections wait.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import sys
 from typing import Final, Protocol
 
 from helmr.guest.kernel import set_process_name
-from helmr.protocol.egress import CONNECTIONS, PROXY_PORT
+from helmr.protocol.egress import CHANNEL_WORD, CONNECTIONS, PROXY_PORT
 from helmr.protocol.multiplex import Multiplexer, Streams
 
 _PUMP_BYTES: Final = 16 * 1024
 _LIMIT: Final = 32 * 1024
 """What a connection's readers hold at most before they rest; twice that, with what a write brings."""
 _BIND_SECONDS: Final = 1.0
-EXIT_CHANNEL_GONE: Final = 73
-"""The passed socket ended: the supervisor starts another forwarder once it has another."""
+CHANNEL_SECONDS: Final = 20.0
+"""How long a connection waits for a channel that isn't there."""
 
 
 class Upward(Protocol):
@@ -46,40 +47,79 @@ class SocketUpward:
 
 
 class ChannelUpward:
-    """Streams over one socket, whose other end is hostd's."""
+    """Streams over the newest socket that was taken, whose other end is hostd's."""
 
-    def __init__(self, channel: Multiplexer) -> None:
-        self._channel = channel
+    def __init__(self, *, patience: float = CHANNEL_SECONDS) -> None:
+        self._patience = patience
+        self._channel: Multiplexer | None = None
+        self._there = asyncio.Event()
+
+    async def take(self, passed: socket.socket) -> None:
+        """Go on with `passed`, in place of the one before, whose streams end."""
+        channel = Multiplexer("guest", streams=CONNECTIONS)
+        passed.setblocking(False)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=passed)
+        former, self._channel = self._channel, channel
+        if former is not None:
+            former.close()
+        self._there.set()
+        channel.closed.add_done_callback(lambda _: self._gone(channel))
 
     async def open(self) -> Streams:
+        async with asyncio.timeout(self._patience):
+            while self._channel is None:
+                await self._there.wait()
         return self._channel.open()
+
+    def _gone(self, channel: Multiplexer) -> None:
+        if self._channel is channel:
+            self._channel = None
+            self._there.clear()
 
 
 def main() -> None:
-    """Entry point; runs until it is killed, or its channel ends."""
+    """Entry point; runs until it is killed, or who passes channels in is gone."""
     parser = argparse.ArgumentParser(prog="helmr-forwarder")
     parser.add_argument("--port", type=int, default=PROXY_PORT)
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--socket", help="the proxy's unix socket")
-    way.add_argument("--descriptor", type=int, help="a socket whose other end takes streams to the proxy")
+    way.add_argument("--descriptor", type=int, help="a socket by which channels to the proxy are passed in")
     options = parser.parse_args()
     set_process_name("helmr-forwarder")
-    sys.exit(asyncio.run(_run(options.port, options.socket, options.descriptor)))
+    asyncio.run(_run(options.port, options.socket, options.descriptor))
 
 
-async def _run(port: int, path: str | None, descriptor: int | None) -> int:
-    listener = await _listen(port)
+async def _run(port: int, path: str | None, descriptor: int | None) -> None:
     if path is not None:
-        await Forwarder(SocketUpward(path), listener).serve()
-        return 0
-    channel = Multiplexer("guest", streams=CONNECTIONS)
-    passed = socket.socket(fileno=descriptor)
-    passed.setblocking(False)
-    await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=passed)
-    serving = asyncio.ensure_future(Forwarder(ChannelUpward(channel), listener).serve())
-    await asyncio.wait((serving, channel.closed), return_when=asyncio.FIRST_COMPLETED)
-    serving.cancel()
-    return EXIT_CHANNEL_GONE
+        await Forwarder(SocketUpward(path), await _listen(port)).serve()
+        return
+    above = ChannelUpward()
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(_serve(above, port))
+        await _take_channels(socket.socket(fileno=descriptor), above)
+        serving.cancel()
+
+
+async def _serve(above: Upward, port: int) -> None:
+    await Forwarder(above, await _listen(port)).serve()
+
+
+async def _take_channels(giver: socket.socket, above: ChannelUpward) -> None:
+    """Until its other end is closed."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    giver.setblocking(False)
+    loop.add_reader(giver, ready.set)
+    while True:
+        await ready.wait()
+        ready.clear()
+        try:
+            word, passed, _, _ = socket.recv_fds(giver, len(CHANNEL_WORD), 1)
+        except BlockingIOError:
+            continue
+        if not word:
+            return
+        for descriptor in passed:
+            await above.take(socket.socket(fileno=descriptor))
 
 
 class Forwarder:

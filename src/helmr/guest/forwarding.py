@@ -9,7 +9,7 @@ import sys
 from typing import Final
 
 from helmr.guest.polling import running_guest_loop
-from helmr.protocol.egress import PROXY_PORT, PROXY_SOCKET, PROXY_VARIABLES
+from helmr.protocol.egress import CHANNEL_WORD, PROXY_PORT, PROXY_SOCKET, PROXY_VARIABLES
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LAST_PAUSE_SECONDS: Final = 5.0
@@ -22,31 +22,31 @@ _CODE: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from helmr.gues
 class Forwarding:
     """Lives beside the supervisor, in no scope: Sessions come and go, and share it. What it may hold is bounded by itself.
 
-    `host` is the path of hostd's socket, beside which the proxy's lies. Without one the way is a socket that is passed in: `adopt`.
+    `host` is the path of hostd's socket, beside which the proxy's lies. Without one the way is a channel that is passed in: `adopt`.
     """
 
     def __init__(self, runtime: str, host: str | None, *, port: int = PROXY_PORT) -> None:
         self._runtime, self._port = runtime, port
         self._proxy = None if host is None else os.path.join(os.path.dirname(host), PROXY_SOCKET)
         self._passed: socket.socket | None = None
+        self._giver: socket.socket | None = None
+        """By which the present forwarder gets channels."""
         self._loop = running_guest_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._since = 0.0
 
     def start(self) -> None:
-        """Spawn it, as soon as there is a way up, and tell all that is started here from now on where it listens."""
+        """Spawn it, and tell all that is started here from now on where it listens."""
         os.environ.update(PROXY_VARIABLES)
-        if self._proxy is not None:
-            self._spawn()
+        self._spawn()
 
     def adopt(self, passed: socket.socket) -> None:
-        """The way up from now on, which belongs to the forwarder: the one that has another ends."""
+        """The channel from now on. It belongs to the forwarder: if that ends, the channel ends, and hostd passes another."""
+        if self._passed is not None:
+            self._passed.close()
         self._passed = passed
-        if self._process is None:
-            self._spawn()
-        else:
-            self._process.kill()  # its end brings the next
+        self._give()
 
     def ended(self, pid: int, status: int) -> bool:
         """Whether the dead child `pid` was the forwarder; then another follows."""
@@ -62,20 +62,34 @@ class Forwarding:
     def _spawn(self) -> None:
         if self._process is not None:
             return
-        passed, self._passed = self._passed, None
-        if passed is not None:
-            way = ["--descriptor", str(passed.fileno())]
-        elif self._proxy is not None:
-            way = ["--socket", self._proxy]
-        else:
-            return  # the socket went with the one that had it; hostd passes another
+        if self._proxy is not None:
+            self._start("--socket", self._proxy)
+            return
+        if self._giver is not None:
+            self._giver.close()
+        self._giver, taker = socket.socketpair()
+        self._giver.setblocking(False)
+        with taker:
+            self._start("--descriptor", str(taker.fileno()), passing=(taker.fileno(),))
+        self._give()
+
+    def _give(self) -> None:
+        """Hand the channel on; one for which there is nobody now waits for the next forwarder."""
+        if self._passed is None or self._giver is None:
+            return
+        try:
+            socket.send_fds(self._giver, [CHANNEL_WORD], [self._passed.fileno()])
+        except OSError:
+            return  # it has just ended
+        self._passed.close()
+        self._passed = None
+
+    def _start(self, *way: str, passing: tuple[int, ...] = ()) -> None:
         self._since = self._loop.time()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _CODE, self._runtime, "--port", str(self._port), *way],
             stdin=subprocess.DEVNULL,
-            pass_fds=() if passed is None else (passed.fileno(),),
+            pass_fds=passing,
             start_new_session=True,
             cwd="/",
         )
-        if passed is not None:
-            passed.close()

@@ -93,7 +93,7 @@ class Supervisor:
         self._uplink = Uplink(self._host, on_connected=self._connected, on_frames=self._take, on_lost=self._lost, on_room=self._resume_all)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._loop.add_signal_handler(signal.SIGTERM, ending.set)
-        if self._egress and self._host is not None:
+        if self._egress:
             self._forwarding = Forwarding(self._runtime, self._host)
             self._forwarding.start()
         self._uplink.connect()
@@ -129,10 +129,10 @@ class Supervisor:
         self._say({"t": "hello", "protocol": PROTOCOL, "python": platform.python_version(), "channels": channels})
 
     def _passed(self, word: str, stream: socket.socket) -> bool:
-        if word != "stream":
-            return False
-        self._uplink.adopt(stream)
-        return True
+        takers = {"stream": self._uplink.adopt} | ({} if self._forwarding is None else {"egress": self._forwarding.adopt})
+        if word in takers:
+            takers[word](stream)
+        return word in takers
 
     def _lost(self) -> None:
         self._attached = False

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 PROXY_SOCKET: Final = "egress.sock"
-"""hostd's proxy in the Computer's run folder, beside `host.sock`; only in Computers whose Template allows hosts."""
+"""hostd's proxy in the Computer's run folder, beside `host.sock`; only in Computers whose Template allows hosts. Where guests can't connect
+to it, a channel to it is passed in."""
 
 PROXY_PORT: Final = 3128
 """The forwarder's port on 127.0.0.1 inside."""
+
+CHANNEL_WORD: Final = b"+"
+"""Goes with each channel that the supervisor hands to the forwarder."""
 
 CONNECTIONS: Final = 128
 """Connections through the proxy that a Computer may have at once; more are refused."""

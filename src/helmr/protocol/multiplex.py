@@ -88,8 +88,12 @@ class Multiplexer(asyncio.Protocol):
     # --- frames -------------------------------------------------------------------------------------------------------------
 
     def emit(self, number: int, kind: int, payload: bytes = b"") -> None:
-        """Send one frame. What waits to be written is bounded by the windows of the streams."""
-        if self._transport is not None and not self._transport.is_closing():
+        """Send one frame. Windows bound the data that waits to be written; for what else a side says that never reads the socket ends."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > 2 * self._most * WINDOW:
+            self.close()
+        else:
             self._transport.write(HEADER.pack(number, kind, len(payload)) + payload)
 
     def forget(self, number: int) -> None:
@@ -258,8 +262,11 @@ class _Stream(asyncio.Transport):
             self._settle()
 
     def _consumed(self) -> None:
-        """The reader takes on: what it was given counts as consumed, since it holds at most two windows before it rests."""
-        if self._unconsumed and not self._ended_there and not self._gone:
+        """The reader takes on: what it was given counts as consumed, since it holds at most two windows before it rests.
+
+        Said once a piece: the rest of the window is enough to go on with, and a byte at a time would be answered by thirteen.
+        """
+        if self._unconsumed >= PIECE and not self._ended_there and not self._gone:
             self._owner.emit(self._number, CREDIT, self._unconsumed.to_bytes(4, "big"))
             self._unconsumed = 0
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from helmr.guest.forwarder import EXIT_CHANNEL_GONE, ChannelUpward, Forwarder, SocketUpward, Upward
+from helmr.guest.forwarder import ChannelUpward, Forwarder, SocketUpward, Upward
 from helmr.guest.forwarding import Forwarding
 from helmr.guest.polling import guest_loop
 from helmr.host.sandbox.egress import PROXY_ENVIRONMENT
 from helmr.protocol.egress import CONNECTIONS, PROXY_VARIABLES
-from helmr.protocol.multiplex import Multiplexer
+from helmr.protocol.multiplex import Multiplexer, Streams
 
 pytestmark = pytest.mark.anyio
 
@@ -33,14 +33,20 @@ async def upward(kind: str, folder: Path) -> AsyncIterator[Upward]:
             yield SocketUpward(str(folder / "p.sock"))
         return
     tasks: set[asyncio.Task[None]] = set()
-    ends = [Multiplexer("guest"), Multiplexer("host", accept=lambda *ends: tasks.add(asyncio.ensure_future(shout(*ends))))]
-    for end, sock in zip(ends, socket.socketpair(), strict=True):
-        sock.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda end=end: end, sock=sock)
-    yield ChannelUpward(ends[0])
-    for end in ends:
-        end.close()
-        await end.closed
+    above, theirs = ChannelUpward(), socket.socketpair()
+    host = await shouting(theirs[0], tasks)
+    await above.take(theirs[1])
+    yield above
+    host.close()
+    await host.closed
+
+
+async def shouting(ours: socket.socket, tasks: set[asyncio.Task[None]]) -> Multiplexer:
+    """hostd's end of a channel."""
+    host = Multiplexer("host", accept=lambda *ends: tasks.add(asyncio.ensure_future(shout(*ends))))
+    ours.setblocking(False)
+    await asyncio.get_running_loop().create_unix_connection(lambda: host, sock=ours)
+    return host
 
 
 @asynccontextmanager
@@ -111,33 +117,79 @@ def test_build_steps_and_computers_are_told_the_same_proxy() -> None:
     assert dict(PROXY_VARIABLES) == PROXY_ENVIRONMENT
 
 
-def test_a_forwarder_serves_a_socket_that_was_passed_in_and_the_next_one_after_it(tmp_path: Path) -> None:
+class Asked:
+    """An `Upward` that says when it was asked."""
+
+    def __init__(self, above: Upward) -> None:
+        self.above, self.asked = above, asyncio.Event()
+
+    async def open(self) -> Streams:
+        self.asked.set()
+        return await self.above.open()
+
+
+async def test_connections_wait_for_the_next_channel_and_end_when_none_comes() -> None:
+    """[C6]: as while a Computer wakes, whose programs go on before hostd has passed a channel."""
+    above, tasks = ChannelUpward(), set[asyncio.Task[None]]()
+    listener = socket.create_server(("127.0.0.1", 0))
+    way = Asked(above)
+    serving = asyncio.ensure_future(Forwarder(way, listener).serve())
+    async with asyncio.timeout(10):
+        for text in (b"one", b"two"):
+            way.asked.clear()
+            waiting = asyncio.ensure_future(said(listener.getsockname()[1], text))
+            await way.asked.wait()
+            ours, theirs = socket.socketpair()
+            host = await shouting(ours, tasks)
+            await above.take(theirs)
+            assert await waiting == text.upper()
+            host.close()
+            while above._channel is not None:
+                await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait((serving,))
+    with pytest.raises(TimeoutError):
+        await ChannelUpward(patience=0.01).open()
+
+
+def test_a_forwarder_takes_channel_after_channel_and_one_that_was_killed_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """DESIGN 6: for guests that can't reach a socket of the host; spawned as the supervisor does."""
+    for name in PROXY_VARIABLES:
+        monkeypatch.setenv(name, "")
     with asyncio.Runner(loop_factory=guest_loop) as runner:
-        runner.run(passed_twice())
+        runner.run(passed_thrice())
 
 
-async def passed_twice() -> None:
+async def passed_thrice() -> None:
     import helmr
 
     port = free_port()
     forwarding = Forwarding(str(Path(helmr.__file__).parents[1]), None, port=port)
     tasks: set[asyncio.Task[None]] = set()
-    loop = asyncio.get_running_loop()
+    pids: list[int] = []
     async with asyncio.timeout(30):
-        for _ in range(2):
+        forwarding.start()
+        for killed in (False, True, False):
             ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            host = Multiplexer("host", accept=lambda *ends: tasks.add(asyncio.ensure_future(shout(*ends))))
-            await loop.create_connection(lambda host=host: host, sock=ours)
+            host = await shouting(ours, tasks)
             forwarding.adopt(theirs)
             assert await eventually_said(port, b"through") == b"THROUGH"
             process = forwarding._process
             assert process is not None
-            host.close()
-            await host.closed
-            assert await asyncio.to_thread(process.wait) == EXIT_CHANNEL_GONE
-            assert forwarding.ended(process.pid, EXIT_CHANNEL_GONE) and not forwarding.ended(process.pid, 0)
+            pids.append(process.pid)
+            if killed:
+                process.kill()
+                await host.closed  # its channel went with it
+                assert await asyncio.to_thread(process.wait) == -9
+                assert forwarding.ended(process.pid, -9) and not forwarding.ended(process.pid, 0)
+            else:
+                host.close()
+                await host.closed
+        assert pids[0] == pids[1] != pids[2]
+        last, giver = forwarding._process, forwarding._giver
+        assert last is not None and giver is not None
+        giver.close()
+        assert await asyncio.to_thread(last.wait) == 0, "without a supervisor it ends"
 
 
 async def eventually_said(port: int, text: bytes) -> bytes:

@@ -180,3 +180,43 @@ async def test_what_is_said_about_a_stream_that_is_over_is_passed_over() -> None
         guest.emit(3, DATA, b"late")
         guest.emit(5, CREDIT, (5).to_bytes(4, "big"))
         assert await exchange(guest.open(), b"still here") == b"still here"
+
+
+async def test_a_side_that_talks_and_never_reads_is_cut_off_and_not_answered_into_memory() -> None:
+    """[C4]: refusals of streams and credits have no window of their own."""
+    ours, theirs = socket.socketpair()
+    most = 4
+    host = Multiplexer("host", accept=lambda reader, writer: None, streams=most)
+    theirs.setblocking(False)
+    await asyncio.get_running_loop().create_connection(lambda: host, sock=theirs)
+    ours.setblocking(False)
+    flood = b"".join(HEADER.pack(2 * number + 1, OPEN, 0) for number in range(20_000))
+    highest = 0
+    async with asyncio.timeout(20):
+        while not host.closed.done():
+            try:
+                await asyncio.get_running_loop().sock_sendall(ours, flood)
+            except OSError:
+                break
+            assert host._transport is not None
+            highest = max(highest, host._transport.get_write_buffer_size())
+        await host.closed
+    assert highest <= 2 * most * WINDOW + PIECE
+    ours.close()
+
+
+async def test_bytes_that_come_one_by_one_are_not_credited_one_by_one() -> None:
+    """A byte is a frame of ten, its credit would be one of thirteen."""
+    ours, theirs = socket.socketpair()
+    host = Multiplexer("host", accept=lambda reader, writer: None)
+    for sock in (ours, theirs):
+        sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.create_connection(lambda: host, sock=theirs)
+    async with asyncio.timeout(10):
+        await loop.sock_sendall(ours, HEADER.pack(1, OPEN, 0) + (HEADER.pack(1, DATA, 1) + b"x") * (PIECE + 5))
+        answer = await loop.sock_recv(ours, 1000)
+        assert answer == HEADER.pack(1, CREDIT, 4) + PIECE.to_bytes(4, "big")
+    host.close()
+    await host.closed
+    ours.close()

@@ -190,6 +190,7 @@ class Computer:
             running = self.running()
             if fence is None:
                 await self.ways.close_egress()  # whatever becomes of the freezing (I8)
+            await self.ways.stand_still()
             await self._driver.freeze(self.record.spec, running)
             if fence is None:
                 self._lapsed = True
@@ -275,6 +276,7 @@ class Computer:
         """Thaw it unless there is another reason to stand still."""
         if not (self.record.frozen or self._lapsed or self.held):
             await self._driver.thaw(self.record.spec, running)
+            self.ways.go_on()
 
     @property
     def lapsed(self) -> bool:
@@ -285,6 +287,7 @@ class Computer:
         """Its processes are known: hear of them, and of their end."""
         self.ways.listen()
         self.ways.known.set()
+        self.ways.go_on()
         self._spawn(self._watch(running))
 
     def check_fence(self, fence: Fence) -> None:

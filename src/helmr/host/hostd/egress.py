@@ -77,14 +77,18 @@ class ComputerEgress:
         self._policy = EgressPolicy(allow=tuple(map(HostRule.parse, allow)), exemptions=tuple(exemptions))
         self._resolve = resolve
         self._proxy: EgressProxy | None = None
-        self._channels: list[Multiplexer] = []
+        self._channels: set[Multiplexer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, run: Path) -> None:
-        """Listen in the run folder `run`. Raises `OSError`."""
+    @property
+    def is_open(self) -> bool:
+        return self._proxy is not None
+
+    async def open(self, run: Path | None) -> None:
+        """Listen in the run folder `run`; None: what is joined is served alone. Raises `OSError`."""
         if self._proxy is None:
             config = ProxyConfig(
-                socket=run / PROXY_SOCKET,
+                socket=None if run is None else run / PROXY_SOCKET,
                 policy=self._policy,
                 on_decision=self.decisions.take,
                 resolve=self._resolve,
@@ -94,10 +98,11 @@ class ComputerEgress:
             await proxy.start()
             self._proxy = proxy
 
-    async def join(self, passed: socket.socket) -> None:
+    async def join(self, passed: socket.socket) -> Multiplexer:
         """Serve the streams of a socket whose other end a forwarder inside has: for drivers whose guests can't reach the run folder.
 
-        Owns `passed`, until `close`; a proxy that is opened again needs another. Raises `ConnectionError` while the proxy is closed.
+        Owns `passed`, until `cut` or `close`; a proxy that is opened again needs another. The channel says when it has ended. Raises
+        `ConnectionError` while the proxy is closed.
         """
         if self._proxy is None:
             passed.close()
@@ -105,6 +110,9 @@ class ComputerEgress:
         proxy, tasks = self._proxy, self._tasks
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if len(tasks) >= 2 * CONNECTIONS:  # opened and reset faster than they can end
+                writer.transport.abort()
+                return
             task = asyncio.ensure_future(proxy.serve(reader, writer))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -112,14 +120,19 @@ class ComputerEgress:
         channel = Multiplexer("host", accept=accept, streams=CONNECTIONS)
         passed.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=passed)
-        self._channels.append(channel)
+        self._channels.add(channel)
+        channel.closed.add_done_callback(lambda _: self._channels.discard(channel))
+        return channel
+
+    def cut(self) -> None:
+        """End every channel, and what goes through it; the proxy stays open."""
+        for channel in tuple(self._channels):
+            channel.close()
 
     async def close(self) -> None:
         """End every connection at once, and take no more."""
         proxy, self._proxy = self._proxy, None
-        channels, self._channels = self._channels, []
-        for channel in channels:
-            channel.close()
+        self.cut()
         if proxy is not None:
             await proxy.stop()
 

@@ -17,6 +17,7 @@ class PassedStreams:
     def __init__(self, make: Make) -> None:
         self._make = make
         self._making = asyncio.Lock()
+        self._made = asyncio.Event()
         self._parked: socket.socket | None = None
         self._handed: socket.socket | None = None
 
@@ -34,6 +35,7 @@ class PassedStreams:
         """Have a stream ready for the next `take`: the supervisor answers. Raises `TimeoutError`."""
         async with self._making:
             self._parked = await self._make(seconds)
+            self._made.set()
 
     async def take(self, seconds: float) -> socket.socket:
         """A stream for a worker, cutting off the worker that has one now. Raises `TimeoutError`."""
@@ -42,8 +44,15 @@ class PassedStreams:
             stream, self._parked = self._parked, None
             if stream is None:
                 stream = await self._make(seconds)
+                self._made.set()
             self._handed = stream.dup()
             return stream
+
+    async def precede(self, seconds: float) -> None:
+        """Return once there was a stream, or after so long: for what is to be passed in after it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._made.wait()
 
     def cut_off(self) -> None:
         """End the stream that was taken last."""

@@ -85,11 +85,13 @@ async def _hibernate(computer: Computer, fence: Fence, began: float) -> dict[str
     running, driver, spec = computer.running(), computer.driver, computer.record.spec
     reason = "its worker's lease has ended"
     if not computer.lapsed:
+        computer.ways.require_quiet()
         try:
             if computer.record.frozen and not driver.guests_connect:
                 # Held by an earlier, weaker sleep, or by a save: memory can be written of one that answers only.
                 await driver.thaw(spec, running)
-            computer.ways.cut_all()
+                computer.note(frozen=False)
+            await computer.ways.cut_all()
             image = await hibernating.write(driver, computer.record, running)
         except (Unfit, Unsupported) as error:
             reason = str(error)
@@ -98,6 +100,7 @@ async def _hibernate(computer: Computer, fence: Fence, began: float) -> dict[str
             await driver.end(spec, running)
             await computer.ways.close()
             return hibernating.slept(hibernating.IMAGE, time.monotonic() - began, image=image)
+    await computer.ways.stand_still()
     await driver.freeze(spec, running)
     computer.note(frozen=True, fence=fence)
     return hibernating.slept(hibernating.FREEZE, time.monotonic() - began, reason=reason)

@@ -7,21 +7,30 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.egress import ComputerEgress
 from helmr.host.hostd.passing import PassedStreams
 from helmr.host.hostd.records import Record
 from helmr.host.hostd.runsocket import RunSocket
-from helmr.host.sandbox.driver import Driver
+from helmr.host.hostd.supply import Supply
+from helmr.host.sandbox.driver import Driver, Passed
 from helmr.host.sandbox.egress.rules import Exemption
+
+_PRECEDENCE_SECONDS: Final = 2.0
+"""How long the channel to the proxy waits for the supervisor's own stream, for which a Turn may wait."""
 
 
 class Owner(Protocol):
     """The Computer, as far as its ways need it."""
 
     record: Record
+
+    @property
+    def moves(self) -> bool:
+        """Whether its processes run, and nothing holds them still."""
+        ...
 
 
 class Ways:
@@ -31,6 +40,8 @@ class Ways:
         spec = owner.record.spec
         self._owner, self._driver = owner, driver
         self._egress = ComputerEgress(spec.computer, spec.egress, exemptions) if spec.egress and driver.proxied else None
+        passes = self._egress is not None and not driver.guests_connect
+        self._supply = Supply(self._egress, self._pass_egress) if passes and self._egress is not None else None
         self._streams: RunSocket | PassedStreams | None = None
         self.known = asyncio.Event()
         """Whether pid 1's identity is known: its supervisor may connect before the launch returns."""
@@ -60,10 +71,24 @@ class Ways:
         if self._streams is not None:
             self._streams.cut_off()
 
-    def cut_all(self) -> None:
-        """End every stream that was passed in, before memory goes to disk."""
+    async def cut_all(self) -> None:
+        """End every stream that was passed in, before memory goes to disk. Raises `Busy` rather than end what is in flight."""
         if isinstance(self._streams, PassedStreams):
+            self.require_quiet()
             self._streams.cut_all()
+            if self._egress is not None:
+                self._egress.cut()
+            await self.stand_still()
+
+    def go_on(self) -> None:
+        """Its processes move: see to it that they have a way to the proxy. A no-op while they don't, or while the proxy is closed."""
+        if self._supply is not None and self._egress is not None and self._egress.is_open and self._owner.moves:
+            self._supply.start()
+
+    async def stand_still(self) -> None:
+        """Pass nothing in from now on: its processes will be held."""
+        if self._supply is not None:
+            await self._supply.stop()
 
     async def close(self) -> None:
         """Close what is ours. Idempotent."""
@@ -75,9 +100,11 @@ class Ways:
 
     async def open_egress(self) -> None:
         if self._egress is not None:
-            await self._egress.open(self._folder())
+            await self._egress.open(self._folder() if self._driver.guests_connect else None)
+            self.go_on()
 
     async def close_egress(self) -> None:
+        await self.stand_still()
         if self._egress is not None:
             await self._egress.close()
 
@@ -95,10 +122,18 @@ class Ways:
         return Path(os.path.realpath(Path(self._owner.record.spec.folder) / "run"))
 
     async def _pass_in(self, seconds: float) -> socket.socket:
+        return await self._pass("stream", seconds)
+
+    async def _pass_egress(self, seconds: float) -> socket.socket:
+        if isinstance(self._streams, PassedStreams):
+            await self._streams.precede(_PRECEDENCE_SECONDS)
+        return await self._pass("egress", seconds)
+
+    async def _pass(self, what: Passed, seconds: float) -> socket.socket:
         record = self._owner.record
         if record.running is None:
             raise failure.NotRunning(f"The Computer {record.computer} does not run.")
-        return await self._driver.channel(record.spec, record.running, seconds)
+        return await self._driver.channel(record.spec, record.running, what, seconds)
 
     async def _is_supervisor(self, pid: int) -> bool:
         await self.known.wait()

@@ -25,6 +25,7 @@ from helmr.host.sandbox.driver import (
     Ending,
     ImageMade,
     InsidePaths,
+    Passed,
     Probe,
     Running,
     ScopeEnded,
@@ -230,7 +231,7 @@ class Bubblewrap:
             cgroups=groups.folders if groups is not None else (),
         )
 
-    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
+    async def channel(self, spec: ComputerSpec, running: Running, what: Passed, seconds: float) -> socket.socket:
         raise Unsupported("Guests connect by themselves.")
 
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.plan import Identity
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 ASIDE: Final = "disk.new"
 """In a Computer's folder: where other files for it are made; of no worth after a crash."""
+
+
+Passed: TypeAlias = Literal["stream", "egress"]
+"""What a stream is for that is passed in: the supervisor's own, or the channel to the egress proxy [C4]."""
 
 
 class Unsupported(Exception):
@@ -146,9 +150,10 @@ class Driver(Protocol):
 
     name: str
     proxied: bool
-    """Whether a guest's only way out is hostd's egress proxy, in its run folder. False: it has the host's network, or none."""
+    """Whether a guest's only way out is hostd's egress proxy. False: it has the host's network."""
     guests_connect: bool
-    """Whether guests connect to `host.sock` by themselves. If not, streams are had by `channel`, and scopes join no group of the host."""
+    """Whether guests connect to the sockets in their run folder by themselves. If not, streams are had by `channel`, and scopes join no
+    group of the host."""
 
     @property
     def builder(self) -> LaunchContext | None:
@@ -169,9 +174,9 @@ class Driver(Protocol):
 
     def paths(self, spec: ComputerSpec) -> InsidePaths: ...
 
-    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
-        """A new stream to pid 1, which has taken it in place of the one before. Raises `TimeoutError`, and `Unsupported` where guests
-        connect by themselves."""
+    async def channel(self, spec: ComputerSpec, running: Running, what: Passed, seconds: float) -> socket.socket:
+        """A new stream to pid 1, which has taken it in place of the one before. Raises `TimeoutError`, `LaunchFailed`, and `Unsupported`
+        where guests connect by themselves."""
         ...
 
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:

@@ -24,6 +24,7 @@ from helmr.host.sandbox.driver import (
     Ending,
     ImageMade,
     InsidePaths,
+    Passed,
     Probe,
     Running,
     ScopeEnded,
@@ -104,7 +105,7 @@ class ProcessDriver:
         identity = identify(pid) or Identity(pid=pid)
         return Running(pid1=identity, monitor=identity, boot=boot_id())
 
-    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
+    async def channel(self, spec: ComputerSpec, running: Running, what: Passed, seconds: float) -> socket.socket:
         raise Unsupported("Guests connect by themselves.")
 
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:

@@ -27,7 +27,7 @@ def supervisor_argv(*, python: str, runtime: str, log: str, egress: bool = False
     """The command of pid 1. `log` is a file of the guest that keeps what the supervisor prints, of its last start only.
 
     `options` are the supervisor's: `socket` of hostd to connect to, or the `door` where it takes streams; `groups`, `memory` and `pids` of
-    its scopes. With `egress` it runs a forwarder to the proxy whose socket lies beside `socket` [C4].
+    its scopes. With `egress` it runs a forwarder to the proxy, whose socket lies beside `socket` or is passed in [C4].
     """
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return python_argv(_SUPERVISOR, *words, *(("--egress",) if egress else ()), python=python, runtime=runtime, log=log)

@@ -56,9 +56,10 @@ def no_upstream(host: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
-    """`socket` is made by the proxy; whoever can reach it may use it, so its folder must be private to the sandbox."""
+    """`socket` is made by the proxy; whoever can reach it may use it, so its folder must be private to the sandbox. None: connections are
+    brought to `serve`."""
 
-    socket: Path
+    socket: Path | None
     policy: EgressPolicy
     on_decision: Callable[[Decision], None]
     resolve: Resolve = resolve
@@ -78,6 +79,7 @@ class EgressProxy:
 
     config: ProxyConfig
     _server: asyncio.Server | None = field(default=None, init=False)
+    _serving: bool = field(default=False, init=False)
     _open: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"], init=False)
     _passages: dict[int, Passage] = field(default_factory=dict[int, Passage], init=False)
 
@@ -86,19 +88,23 @@ class EgressProxy:
         return in_flight(self._passages.values(), monotonic())
 
     async def start(self) -> None:
-        listener = _listen(self.config.socket)
-        self._server = await asyncio.start_unix_server(self.serve, sock=listener, limit=BUFFER_BYTES)
+        self._serving = True
+        if self.config.socket is not None:
+            listener = _listen(self.config.socket)
+            self._server = await asyncio.start_unix_server(self.serve, sock=listener, limit=BUFFER_BYTES)
 
     async def stop(self) -> None:
+        self._serving = False
         server, self._server = self._server, None
-        if server is None:
-            return
-        server.close()
+        if server is not None:
+            server.close()
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        await server.wait_closed()
-        self.config.socket.unlink(missing_ok=True)
+        if server is not None:
+            await server.wait_closed()
+        if server is not None and self.config.socket is not None:
+            self.config.socket.unlink(missing_ok=True)
 
     async def __aenter__(self) -> EgressProxy:
         await self.start()

@@ -25,6 +25,7 @@ from helmr.host.sandbox.driver import (
     InsidePaths,
     NotRestored,
     OutOfMemory,
+    Passed,
     Probe,
     Running,
     ScopeEnded,
@@ -59,7 +60,7 @@ class Gvisor:
 
     name = "gvisor"
     guests_connect = False
-    proxied = False
+    proxied = True
 
     def __init__(self, state: Path, *, hierarchies: Hierarchies | None = None) -> None:
         self._state = state
@@ -86,11 +87,7 @@ class Gvisor:
     async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
         return await self._launch(spec, argv, None)
 
-    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
-        return await self.pass_stream(spec, running, "stream", seconds)
-
-    async def pass_stream(self, spec: ComputerSpec, running: Running, what: str, seconds: float) -> socket.socket:
-        """Our end of a new stream whose other end pid 1 has taken as `what`. Raises `TimeoutError` when it doesn't."""
+    async def channel(self, spec: ComputerSpec, running: Running, what: Passed, seconds: float) -> socket.socket:
         async with asyncio.timeout(seconds), self._lock(spec):
             # It takes a moment until a new pid 1 listens; nothing tells when it does.
             while (stream := await self._try_to_pass(spec, what)) is None:
@@ -99,7 +96,7 @@ class Gvisor:
                 await asyncio.sleep(KNOCK_SECONDS)
         return stream
 
-    async def _try_to_pass(self, spec: ComputerSpec, what: str) -> socket.socket | None:
+    async def _try_to_pass(self, spec: ComputerSpec, what: Passed) -> socket.socket | None:
         """Each attempt with a socket of its own: gVisor shuts down one that a process inside has had and did not hand on."""
         ours, theirs = socket.socketpair()
         try:
@@ -279,6 +276,7 @@ class Gvisor:
             log=LOG,
             door=inside.DOOR,
             groups=f"{bundle.GROUPS}/pids",
+            egress=bool(spec.egress),
             memory=spec.memory,
             pids=spec.pids,
         )

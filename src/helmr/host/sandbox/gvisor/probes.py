@@ -150,7 +150,7 @@ class _Trial:
     async def _ask(self, word: bytes, wanted: bytes) -> None:
         assert self._running is not None
         try:
-            stream: socket.socket = await self._driver.channel(self._spec, self._running, SECONDS)
+            stream: socket.socket = await self._driver.channel(self._spec, self._running, "stream", SECONDS)
         except RunscFailed as error:
             raise ProbeFailed(str(error)) from error
         with stream:

@@ -74,15 +74,16 @@ class BuildNetwork:
 
         os.mkdir(folder, 0o700)
         try:
+            place = folder / "proxy.sock"
             config = ProxyConfig(
-                socket=folder / "proxy.sock",
+                socket=place,
                 policy=policy,
                 on_decision=decided,
                 upstream=lambda host, port: upstream_of(self._environment, host, port),
             )
             async with EgressProxy(config):
                 yield StepNetwork(
-                    socket=config.socket,
+                    socket=place,
                     environment={**settings.environment, **(settings.with_credentials if credentials else {})},
                     files=settings.files,
                     secrets=settings.secrets,
