@@ -11,19 +11,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import errno
 import socket
 import sys
 from typing import Final, Protocol
 
 from helmr.guest.kernel import set_process_name
-from helmr.protocol.egress import CHANNEL_WORD, CONNECTIONS, PROXY_PORT
+from helmr.protocol.egress import CHANNEL_WORD, CONNECTIONS
 from helmr.protocol.multiplex import Multiplexer, Streams
 
 _PUMP_BYTES: Final = 16 * 1024
 _LIMIT: Final = 32 * 1024
 """What a connection's readers hold at most before they rest; twice that, with what a write brings."""
-_BIND_SECONDS: Final = 1.0
 CHANNEL_SECONDS: Final = 20.0
 """How long a connection waits for a channel that isn't there."""
 
@@ -80,28 +78,24 @@ class ChannelUpward:
 def main() -> None:
     """Entry point; runs until it is killed, or who passes channels in is gone."""
     parser = argparse.ArgumentParser(prog="helmr-forwarder")
-    parser.add_argument("--port", type=int, default=PROXY_PORT)
+    parser.add_argument("--listener", type=int, required=True, help="descriptor of the port's listening socket")
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--socket", help="the proxy's unix socket")
     way.add_argument("--descriptor", type=int, help="a socket by which channels to the proxy are passed in")
     options = parser.parse_args()
     set_process_name("helmr-forwarder")
-    asyncio.run(_run(options.port, options.socket, options.descriptor))
+    asyncio.run(_run(socket.socket(fileno=options.listener), options.socket, options.descriptor))
 
 
-async def _run(port: int, path: str | None, descriptor: int | None) -> None:
+async def _run(listener: socket.socket, path: str | None, descriptor: int | None) -> None:
     if path is not None:
-        await Forwarder(SocketUpward(path), await _listen(port)).serve()
+        await Forwarder(SocketUpward(path), listener).serve()
         return
     above = ChannelUpward()
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(_serve(above, port))
+        serving = group.create_task(Forwarder(above, listener).serve())
         await _take_channels(socket.socket(fileno=descriptor), above)
         serving.cancel()
-
-
-async def _serve(above: Upward, port: int) -> None:
-    await Forwarder(above, await _listen(port)).serve()
 
 
 async def _take_channels(giver: socket.socket, above: ChannelUpward) -> None:
@@ -182,18 +176,3 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         await sink.drain()
     with contextlib.suppress(OSError):  # it has ended by itself
         sink.write_eof()
-
-
-async def _listen(port: int) -> socket.socket:
-    """The loopback port, waited for while somebody else inside has it."""
-    said = False
-    while True:
-        try:
-            return socket.create_server(("127.0.0.1", port), backlog=CONNECTIONS)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            if not said:
-                print(f"helmr forwarder: port {port} is taken by another program; waiting for it", file=sys.stderr, flush=True)
-                said = True
-        await asyncio.sleep(_BIND_SECONDS)

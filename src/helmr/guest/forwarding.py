@@ -9,7 +9,7 @@ import sys
 from typing import Final
 
 from helmr.guest.polling import running_guest_loop
-from helmr.protocol.egress import CHANNEL_WORD, PROXY_PORT, PROXY_SOCKET, PROXY_VARIABLES
+from helmr.protocol.egress import CHANNEL_WORD, CONNECTIONS, PROXY_PORT, PROXY_SOCKET, PROXY_VARIABLES
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LAST_PAUSE_SECONDS: Final = 5.0
@@ -22,11 +22,15 @@ _CODE: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from helmr.gues
 class Forwarding:
     """Lives beside the supervisor, in no scope: Sessions come and go, and share it. What it may hold is bounded by itself.
 
+    The port is the supervisor's from its start to its end: nobody inside gets it in a forwarder's place, and connections wait, few as they
+    may be, while a new one starts.
+
     `host` is the path of hostd's socket, beside which the proxy's lies. Without one the way is a channel that is passed in: `adopt`.
     """
 
     def __init__(self, runtime: str, host: str | None, *, port: int = PROXY_PORT) -> None:
-        self._runtime, self._port = runtime, port
+        self._runtime = runtime
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=CONNECTIONS)
         self._proxy = None if host is None else os.path.join(os.path.dirname(host), PROXY_SOCKET)
         self._passed: socket.socket | None = None
         self._giver: socket.socket | None = None
@@ -87,9 +91,9 @@ class Forwarding:
     def _start(self, *way: str, passing: tuple[int, ...] = ()) -> None:
         self._since = self._loop.time()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _CODE, self._runtime, "--port", str(self._port), *way],
+            [sys.executable, "-I", "-c", _CODE, self._runtime, "--listener", str(self._listener.fileno()), *way],
             stdin=subprocess.DEVNULL,
-            pass_fds=passing,
+            pass_fds=(self._listener.fileno(), *passing),
             start_new_session=True,
             cwd="/",
         )

@@ -168,8 +168,11 @@ class _Stream(asyncio.Transport):
         self._unconsumed += len(data)
         if self._ended_there or self._unconsumed > WINDOW:
             raise MultiplexError("a stream is over its window")
-        if not self._closing:
-            self._protocol.data_received(data)
+        if self._closing:
+            if self._unconsumed >= 2 * PIECE:
+                self.abort()  # it goes on though nobody hears it; the end of what it was about to say is no reason to
+            return
+        self._protocol.data_received(data)
         if not self._resting:
             self._consumed()
 
@@ -215,7 +218,7 @@ class _Stream(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """After what was written. What still comes is dropped."""
+        """After what was written. What still comes is dropped, and the other side is reset when that is much."""
         if not self._closing:
             self.write_eof()
             self._closing = True

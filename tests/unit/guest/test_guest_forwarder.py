@@ -163,8 +163,8 @@ def test_a_forwarder_takes_channel_after_channel_and_one_that_was_killed_is_foll
 async def passed_thrice() -> None:
     import helmr
 
-    port = free_port()
-    forwarding = Forwarding(str(Path(helmr.__file__).parents[1]), None, port=port)
+    forwarding = Forwarding(str(Path(helmr.__file__).parents[1]), None, port=0)
+    port = forwarding._listener.getsockname()[1]
     tasks: set[asyncio.Task[None]] = set()
     pids: list[int] = []
     async with asyncio.timeout(30):
@@ -173,7 +173,7 @@ async def passed_thrice() -> None:
             ours, theirs = socket.socketpair()
             host = await shouting(ours, tasks)
             forwarding.adopt(theirs)
-            assert await eventually_said(port, b"through") == b"THROUGH"
+            assert await said(port, b"through") == b"THROUGH"
             process = forwarding._process
             assert process is not None
             pids.append(process.pid)
@@ -190,19 +190,4 @@ async def passed_thrice() -> None:
         assert last is not None and giver is not None
         giver.close()
         assert await asyncio.to_thread(last.wait) == 0, "without a supervisor it ends"
-
-
-async def eventually_said(port: int, text: bytes) -> bytes:
-    """A program that is just starting gives no event when it listens."""
-    while True:
-        try:
-            if answer := await said(port, text):
-                return answer
-        except ConnectionError:
-            pass
-        await asyncio.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    forwarding._listener.close()

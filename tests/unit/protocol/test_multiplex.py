@@ -220,3 +220,25 @@ async def test_bytes_that_come_one_by_one_are_not_credited_one_by_one() -> None:
     host.close()
     await host.closed
     ours.close()
+
+
+async def test_who_sends_on_to_a_side_that_has_closed_gets_its_last_words_and_is_reset() -> None:
+    """As with sockets: a proxy that refuses a request doesn't read its body for ever."""
+
+    def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"no")
+        writer.close()
+
+    async with joined(refuse) as guest:
+        reader, writer = guest.open()
+        assert await reader.read() == b"no"
+        with pytest.raises(ConnectionResetError):
+            for _ in range(100):
+                writer.write(bytes(PIECE))
+                await writer.drain()
+        small, last = guest.open()
+        last.write(bytes(PIECE))
+        await last.drain()
+        assert await small.read() == b"no"
+        last.close()
+        await last.wait_closed()
