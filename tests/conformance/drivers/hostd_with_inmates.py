@@ -8,14 +8,14 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from helmr.host.hostd import computer as computer_module
 from helmr.host.hostd.daemon import Hostd, HostdConfig
 from helmr.host.hostd.records import Record
-from helmr.host.sandbox.bubblewrap import GUEST_LOG
+from helmr.host.sandbox.bubblewrap import GUEST_LOG, Bubblewrap
 from helmr.host.sandbox.driver import ComputerSpec, Driver, Running
 from helmr.host.sandbox.gvisor import driver as driver_module
 from helmr.host.sandbox.gvisor import image
@@ -50,13 +50,21 @@ def dying_at(point: str) -> None:
         "sealed": (image, "seal"),
         "launched": (driver_module, "start"),
         "restored": (Gvisor, "wake"),
+        "frozen": (Bubblewrap, "freeze"),
+        "thawed": (Bubblewrap, "thaw"),
     }
-    if point in ("recorded", "waking"):
+    told: dict[str, Callable[[Record], bool]] = {
+        "recorded": lambda record: record.state == "hibernated",
+        "waking": lambda record: record.state == "waking",
+        "frozen_told": lambda record: record.frozen,
+        "thawed_told": lambda record: record.state == "running" and not record.frozen,
+    }
+    if point in told:
         save = computer_module.save
 
         def save_and_die(record: Record) -> None:
             save(record)
-            if record.state == ("hibernated" if point == "recorded" else "waking"):
+            if told[point](record):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         computer_module.save = save_and_die

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from jail import Inmate, Jail
+from killed import Way, lives_through
 
 from helmr.host.hostd.client import HostdRefused
 
@@ -147,34 +148,47 @@ async def test_memory_outlives_a_boot_of_the_host(jail: Jail) -> None:
         assert await inmate.value(f"os.kill({pid}, 0)") is None
 
 
-POINTS = ("paused", "written", "sealed", "recorded", "waking", "launched", "restored")
+DOOR_TAKEN = """
+import os, select, socket
+os.unlink("/run/helmr/door.sock")
+door = socket.socket(socket.AF_UNIX)
+door.bind("/run/helmr/door.sock")
+door.listen()
+held = []
+open("/workspace/ready", "w")
+while True:
+    guest, _ = door.accept()
+    with guest:
+        held += socket.recv_fds(guest, 64, 1)[1]
+        guest.send(b"+")
+"""
+"""What root inside can do to its supervisor, which counts as guest: take the host's streams in its place, and keep them."""
+
+
+async def test_a_guest_that_keeps_the_hosts_streams_stays_in_memory_and_the_reply_says_so(jail: Jail) -> None:
+    """[C6], I4: it gains nothing but that; another Computer sleeps as ever."""
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        await inmate.run(DOOR_TAKEN, wait=False)
+        async with asyncio.timeout(20):
+            while not await inmate.value("os.path.exists('/workspace/ready')"):
+                await asyncio.sleep(0.02)
+    (await jail.client.attach("c1", 2)).close()
+    slept = await jail.client.hibernate("c1", 2)
+    assert (slept["rung"], slept["reason"]) == ("freeze", "a process of the Computer holds a stream of the host")
+    assert (await jail.client.stats("c1"))["frozen"]
+    await jail.client.wake("c1", 2)
+    await jail.start("c2")
+    assert (await jail.client.hibernate("c2", 1))["rung"] == "image"
+
+
+POINTS: dict[str, Way] = dict.fromkeys(("paused", "written", "sealed", "recorded"), "sleep") | dict.fromkeys(
+    ("waking", "launched", "restored"), "wake"
+)
 """Where hostd is killed: four on the way to sleep, three on the way back."""
 
 
 async def test_a_hostd_that_is_killed_at_any_step_of_sleep_or_wake_loses_nothing(jail: Jail) -> None:
     """[C6], [C3]: the next one has it awake or asleep with the same processes, never both and never neither."""
-    await jail.start("c1")
-    async with jail.inside("c1") as inmate:
-        pid = (await inmate.run(SLEEPER, wait=False)).out
-    for fence, point in enumerate(POINTS, start=2):
-        falls_asleep = point in POINTS[:4]
-        if not falls_asleep:
-            await jail.client.hibernate("c1", fence)
-        await jail.kill_hostd()
-        jail.environment = {**jail.environment, "DIE_AT": point}
-        await jail.open()
-        with pytest.raises(ConnectionError):
-            await (jail.client.hibernate("c1", fence) if falls_asleep else jail.client.wake("c1", fence))
-        assert jail.hostd is not None
-        await asyncio.to_thread(jail.hostd.wait, 10)
-        await jail.client.close()
-        jail.environment = {name: value for name, value in jail.environment.items() if name != "DIE_AT"}
-        await jail.open()
-        state = (await jail.client.info())["computers"][0]["state"]
-        assert state in ("running", "asleep"), (point, state)
-        assert bool(jail.cgroups("c1")) == (state == "running"), point
-        if state == "asleep":
-            await jail.client.wake("c1", fence)
-        async with jail.inside("c1", fence) as inmate:
-            assert await inmate.value(f"os.kill({pid}, 0)") is None, point
+    await lives_through(jail, POINTS)
     assert not list((jail.state / "computers/c1").glob("*memory*"))

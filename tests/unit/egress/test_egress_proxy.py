@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from helmr.host.sandbox.egress import Decision, EgressPolicy, EgressProxy, Exemption, HostRule, Upstream, forwarded
+from helmr.host.sandbox.egress import Decision, EgressPolicy, EgressProxy, Exemption, HostRule, Upstream, forwarded, lookups
 from helmr.host.sandbox.egress.addresses import Address
 from helmr.host.sandbox.egress.proxy import FindUpstream, ProxyConfig, no_upstream
 
@@ -210,6 +211,44 @@ async def test_a_request_that_two_parsers_could_read_differently_is_refused(tmp_
         answer = await talk(path, request_bytes)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert decisions == []
+
+
+@pytest.mark.parametrize("size", [b"0x4", b"4_0", b"+4", b" 4", b"", b"-4", b"4 4", b"\xd9\xa4", b"4" * 20, b"4\n"])
+async def test_a_chunk_whose_size_only_one_parser_would_read_ends_the_request(origin: Origin, tmp_path: Path, size: bytes) -> None:
+    """[C4]: nothing after it reaches the origin."""
+    where = f"local.test:{origin.port}"
+    async with proxy(tmp_path, where, exempt=[where], names={"local.test": ["127.0.0.1"]}) as (path, _):
+        head = f"POST http://{where}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        await talk(path, head + b"2\r\nok\r\n" + size + b"\r\nbodybody\r\n0\r\n\r\n")
+    assert b"".join(origin.received[1:]) in (b"2\r\nok\r\n", b"")
+
+
+async def test_names_that_nobody_answers_for_delay_their_own_sandbox_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[C4]: also those that were given up while the resolver was still busy with them."""
+    answer, asked = threading.Event(), threading.Semaphore(0)
+
+    def getaddrinfo(host: str, *arguments: object, **named: object) -> list[tuple[object, ...]]:
+        if host == "slow.test":
+            asked.release()
+            assert answer.wait(20)
+        return [(0, 0, 0, "", ("192.0.2.1", 443))]
+
+    monkeypatch.setattr(lookups.socket, "getaddrinfo", getaddrinfo)
+    hostile, other = lookups.Lookups(), lookups.Lookups()
+    try:
+        async with asyncio.timeout(20):
+            given_up = [asyncio.ensure_future(hostile("slow.test", 443)) for _ in range(lookups.LOOKUPS)]
+            for _ in given_up:
+                await asyncio.to_thread(asked.acquire)
+            for task in given_up:
+                task.cancel()
+            waiting = [asyncio.ensure_future(hostile("slow.test", 443)) for _ in range(2 * lookups.RESOLVERS)]
+            assert await other("fast.test", 443) == [ipaddress.ip_address("192.0.2.1")]
+            assert not any(task.done() for task in waiting) and not asked.acquire(blocking=False)
+            answer.set()
+            assert len(await asyncio.gather(*waiting)) == 2 * lookups.RESOLVERS
+    finally:
+        answer.set()
 
 
 async def test_an_endless_head_is_refused(tmp_path: Path) -> None:

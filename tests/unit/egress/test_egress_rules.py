@@ -13,7 +13,9 @@ from helmr.host.sandbox.egress.upstream import Upstream, upstream_of
 from helmr.protocol.errors import InvalidValue
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2600::1", "2a00:1450:4001::8a"]
+)
 def test_the_internet_is_public(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
 
@@ -23,7 +25,8 @@ def test_the_internet_is_public(address: str) -> None:
     ["127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "169.254.1.1", "100.64.0.1",
      "100.100.100.200", "168.63.129.16", "203.0.113.80", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1",
      "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::1",
-     "::7f00:1", "2001:0:4136:e378:8000:63bf:80ff:fffe"],
+     "::7f00:1", "2001:0:4136:e378:8000:63bf:80ff:fffe", "fec0::1", "64:ff9b:1::808:808", "3fff::1", "5f00::1", "4000::1",
+     "2600::5efe:a00:1", "2600::200:5efe:7f00:1", "192.0.0.8", "192.88.99.1", "198.18.0.1", "::ffff:0:7f00:1"],
 )  # fmt: skip
 def test_every_inside_is_not_public_however_it_is_written(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))

@@ -21,7 +21,8 @@ import structlog
 
 from helmr.host.sandbox.egress import Decision, EgressPolicy, EgressProxy, Exemption, HostRule
 from helmr.host.sandbox.egress.activity import InFlight
-from helmr.host.sandbox.egress.proxy import ProxyConfig, Resolve, resolve
+from helmr.host.sandbox.egress.lookups import Lookups
+from helmr.host.sandbox.egress.proxy import ProxyConfig, Resolve
 from helmr.host.sandbox.egress.upstream import upstream_of
 from helmr.protocol.egress import CONNECTIONS, PROXY_SOCKET
 from helmr.protocol.multiplex import Multiplexer
@@ -72,10 +73,10 @@ class Decisions:
 class ComputerEgress:
     """`open` and `close` are idempotent, and may follow each other any number of times."""
 
-    def __init__(self, computer: str, allow: Sequence[str], exemptions: Sequence[Exemption], *, resolve: Resolve = resolve) -> None:
+    def __init__(self, computer: str, allow: Sequence[str], exemptions: Sequence[Exemption], *, resolve: Resolve | None = None) -> None:
         self.decisions = Decisions(computer)
         self._policy = EgressPolicy(allow=tuple(map(HostRule.parse, allow)), exemptions=tuple(exemptions))
-        self._resolve = resolve
+        self._resolve = Lookups() if resolve is None else resolve
         self._proxy: EgressProxy | None = None
         self._channels: set[Multiplexer] = set()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -15,6 +13,7 @@ from typing import Final
 
 from helmr.host.sandbox.egress.activity import InFlight, Passage, in_flight
 from helmr.host.sandbox.egress.addresses import Address
+from helmr.host.sandbox.egress.lookups import Lookups
 from helmr.host.sandbox.egress.relay import PUMP_BYTES, pump, relay_response, send_body
 from helmr.host.sandbox.egress.request import HEAD_BYTES, BadRequest, ProxyRequest, read_request
 from helmr.host.sandbox.egress.rules import Decision, EgressPolicy, Reason
@@ -23,9 +22,6 @@ from helmr.protocol.egress import CONNECTIONS
 
 BUFFER_BYTES: Final = HEAD_BYTES
 """What a connection's buffers hold, each, before its source rests: with both directions some 256 KiB a connection."""
-RESOLVERS: Final = 8
-"""Names that are looked up at once, of all sandboxes together; others wait. Threads of their own: a guest that asks for names that nobody
-answers for must not take those that hostd needs."""
 RESOLVE_SECONDS: Final = 20.0
 LEFT_SECONDS: Final = 60.0
 """How long an answer is still brought to a client that has closed its half of the connection."""
@@ -41,13 +37,6 @@ _PHRASES: Final = {
     502: "Bad Gateway",
     503: "Service Unavailable",
 }
-_resolvers: Final = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="egress-resolver")
-
-
-async def resolve(host: str, port: int) -> Sequence[Address]:
-    """All addresses of a name, by the host's resolver. Raises `OSError`."""
-    found = await asyncio.get_running_loop().run_in_executor(_resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    return [ipaddress.ip_address(str(item[4][0]).partition("%")[0]) for item in found]
 
 
 def no_upstream(host: str, port: int) -> None:
@@ -62,7 +51,7 @@ class ProxyConfig:
     socket: Path | None
     policy: EgressPolicy
     on_decision: Callable[[Decision], None]
-    resolve: Resolve = resolve
+    resolve: Resolve = field(default_factory=Lookups)
     upstream: FindUpstream = no_upstream
     head_seconds: float = 30.0
     connect_seconds: float = 30.0

@@ -10,6 +10,8 @@ from typing import Final
 PUMP_BYTES: Final = 1 << 14
 
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: .*)?")
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;|\r\n)")
+"""Strictly: Python's `int` knows more spellings of a number than HTTP does."""
 _HOP_BY_HOP: Final = frozenset({b"connection", b"proxy-connection", b"keep-alive"})
 _BODILESS: Final = frozenset({204, 304})
 
@@ -80,9 +82,10 @@ async def _response_body(source: asyncio.StreamReader, sink: asyncio.StreamWrite
 async def _send_chunks(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     while True:
         line = await source.readuntil(b"\r\n")
-        size = int(line[:-2].partition(b";")[0], 16)
-        if size < 0 or not line[:1].isalnum():
+        written = _SIZE.match(line)
+        if written is None:
             raise ValueError("The chunk has no size.")
+        size = int(written[1], 16)
         sink.write(b"%x\r\n" % size)
         if size == 0:
             break
