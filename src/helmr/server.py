@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import structlog
 import uvloop
@@ -66,7 +66,9 @@ from helmr.control.upkeep.idle_close import IdleClose
 from helmr.control.upkeep.linked import Linked
 from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.control.upkeep.overdue import Overdue
+from helmr.control.upkeep.own_storage import OwnStorage
 from helmr.control.upkeep.placement import Placement
+from helmr.control.upkeep.pressure import PressureHolds
 from helmr.control.upkeep.receipts import OldReceipts
 from helmr.control.upkeep.retention import PayloadExpiry
 from helmr.control.upkeep.saving import Saving
@@ -76,15 +78,16 @@ from helmr.logs import LEVELS, write_logs
 from helmr.objects import FolderStore, open_objects
 from helmr.protocol.duration import duration_ms, retention_ms
 from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable, InvalidValue
+from helmr.protocol.storage import WaterMarks
 from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
     Closings, Collection, CommandEnds, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry,
-    Placement, Saving, Transits,
+    Placement, PressureHolds, Saving, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
-OWN: Final = (Heartbeat, Linked, Overdue, StreamLeases)
+OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)
 """Duties that every control plane has for its own links."""
 
 YOUNG_OBJECTS: Final = 20_000
@@ -112,6 +115,8 @@ class ServerConfig:
     """Whether Computers are saved at all; no master key is kept otherwise."""
     pool_size: int = 8
     log_level: str = "info"
+    storage: WaterMarks = field(default_factory=WaterMarks.from_environ)
+    """From where on its own disks are too full, and no more [C7]."""
     new_incarnation: bool = False
     """The database is a restored copy: begin a new incarnation at the start (I11). Mostly it is seen without."""
 
@@ -140,6 +145,7 @@ class ServerConfig:
             pool_size=_number(environ, "HELMR_POOL_SIZE", 8, least=3),
             log_level=level,
             limits=limits_from(environ),
+            storage=WaterMarks.from_environ(environ),
         )
 
 
@@ -280,11 +286,15 @@ class Server:
 
     def _plane_config(self) -> PlaneConfig:
         beside = self._config.blobs.parent
+        objects = self._config.objects or (beside / "objects").absolute().as_uri()
+        place = urlsplit(objects)
         return PlaneConfig(
             worker_token=self._config.worker_token,
             keyring=keep_keyring(self._config.master_key_file or beside / "master.key") if self._config.saves else None,
-            objects=open_objects(self._config.objects or (beside / "objects").absolute().as_uri()),
+            objects=open_objects(objects),
             save_after_seconds=self._config.save_after_seconds,
+            disks=(self._config.blobs, *([Path(unquote(place.path))] if place.scheme == "file" else [])),
+            storage=self._config.storage,
         )
 
     async def _accept_key(self, key: str) -> None:

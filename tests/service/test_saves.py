@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from blake3 import blake3
+from structlog.testing import capture_logs
 from tests.service.races.forcing import away_at, quiet
 from tests.service.races.forcing import until as until_true
 from tests.service.races.planes import take_over
@@ -22,11 +23,13 @@ from helmr.control.service.plane import PlaneConfig
 from helmr.control.upkeep.collection import Collection
 from helmr.control.upkeep.hibernation import Hibernation
 from helmr.control.upkeep.linked import Linked
+from helmr.control.upkeep.own_storage import OwnStorage
 from helmr.control.upkeep.saving import Saving
 from helmr.objects import FolderObjects
 from helmr.protocol.errors import ComputerDeleting, DatabaseUnavailable, DigestMismatch, Forbidden, SaveUnavailable
 from helmr.protocol.ids import new_id
 from helmr.protocol.link import control
+from helmr.protocol.storage import WaterMarks
 
 pytestmark = pytest.mark.anyio
 
@@ -393,6 +396,28 @@ async def test_what_a_save_under_way_has_stored_or_may_need_is_not_collected(dat
         await Saving(h.plane).run()
         await collect(h)
         assert await stored(tmp_path, computer) == set(base)
+
+
+async def test_a_control_plane_whose_disk_is_too_full_collects_before_the_time_and_says_so_once(database, tmp_path, monkeypatch):
+    """[C7]: what no save needs any more goes at once."""
+    monkeypatch.setattr("helmr.control.service.save_objects.KEPT_SECONDS", 0.0)
+    async with saving_house(database, tmp_path) as h:
+        _, _, computer = await warm(h)
+        await save_of(h, computer, b"first", b"old")
+        newest = await save_of(h, computer, b"second", b"new")
+        await Collection(h.plane).run()
+        assert len(await stored(tmp_path, computer)) == 4, "its time has not come"
+        h.plane.disks = (tmp_path,)
+        h.plane.storage = WaterMarks(high=1.0, low=1.0)
+        duty = OwnStorage(h.plane)
+        with capture_logs() as said:
+            await duty.run()
+            assert len(await stored(tmp_path, computer)) == 4 and said == []
+            h.plane.storage = WaterMarks(high=0.0, low=0.0)
+            for _ in range(2):
+                await duty.run()
+        assert await stored(tmp_path, computer) == set(newest)
+        assert [line["event"] for line in said] == ["this control plane's disk is too full"]
 
 
 async def test_a_deleted_computers_saves_and_their_key_are_gone_with_it(database, tmp_path):

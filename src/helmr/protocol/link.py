@@ -32,6 +32,7 @@ FROM_WORKER: Final = {
     "forgotten that. It is not started again (I5)",
     "history.entered": "the host follows the welcome's incarnation, has told all that it started, and waits for what it gets to do",
     "renew": "each 10 s; answered by `renewed`, in order. `draining`?: true when it takes nothing new (error code worker_draining); "
+    "`storage`? {total, free, pressed}: its fullest disk in bytes, and whether that is too full [C7]; "
     "`mark`?: the last one that it heard; a database that doesn't have it is of another history; `since`? as in hello, when asked "
     "for by renew",
     "computer.state": "`computer`, `fence`, `state` (running, failed, gone, asleep, awake), `error`? {code, message}, with gone a `reason` "

@@ -112,7 +112,9 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
             always={**_QUESTION, "reason": "`withdrawn`, `turn_stopping`, `turn_terminated` or `session_closing`"},
         ),
         "session.interrupt": Said(when="A Session interrupt was accepted here.", always={**_CONTROL, **_HOLD}),
-        "session.resume": Said(when="A hold of this Session was released by hand.", always={**_CONTROL, **_HOLD}),
+        "session.resume": Said(
+            when="A hold of this Session was released: by hand, or one for full disks by the system.", always={**_CONTROL, **_HOLD}
+        ),
         "session.close": Said(
             when="A close was accepted here. What the Session owns closes with it, without an event of this kind.", always=_CONTROL
         ),

@@ -177,6 +177,8 @@ class ScriptedHostd:
     away: bool = False
     frozen: bool = False
     """Whether its Computers stand still."""
+    disks: list[float] = field(default_factory=lambda: [0.5])
+    """How full its disk is, one look after another; the last one stays."""
     history: dict[str, Any] | None = None
     """Which histories of the database it follows and left; None: it is of before there were such."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -243,6 +245,11 @@ class ScriptedHostd:
                     "computers": list(self.computers.values()),
                     **({} if self.history is None else {"history": self.history}),
                 }
+            case "storage":
+                share = self.disks.pop(0) if len(self.disks) > 1 else self.disks[0]
+                return {"total": 100, "free": 100 - round(share * 100), "share": share}
+            case "image.collect":
+                return {"removed": [], "bytes": 0}
             case "history.enter" if self.history is None:
                 raise HostdRefused("unknown_method", "hostd has no method 'history.enter'.")
             case "history.enter":

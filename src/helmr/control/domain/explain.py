@@ -32,6 +32,8 @@ class Facts:
     computer_silence: str | None = None
     """Since when its supervisor has not answered (UD-15)."""
     workers_alive: int = 0
+    workers_pressed: int = 0
+    """Of those, how many take nothing new because their disks are full [C7]."""
     computer_worker_alive: bool = True
     restorable: bool = False
     base_mismatch: bool = False
@@ -56,7 +58,7 @@ def explain(facts: Facts) -> tuple[str, str]:
     queue = f"{_count(facts.queued, 'Turn')} queued"
     if facts.holds:
         kinds = ", ".join(str(hold["kind"]) + _gap(hold) for hold in facts.holds)
-        return "held", f"{queue}, held by {_count(len(facts.holds), 'hold')} ({kinds}). Resume each by its id to go on."
+        return "held", f"{queue}, held by {_count(len(facts.holds), 'hold')} ({kinds}). {_way_on(facts.holds)}"
     if facts.retry_in is not None and facts.retry_in > 0:
         return "backing_off", f"{queue}; the process failed {_times(facts.attempt)} and is tried again in {facts.retry_in:.1f} s."
     if facts.process == "starting":
@@ -85,7 +87,8 @@ def explain(facts: Facts) -> tuple[str, str]:
         return "no_worker", f"{queue}; no worker is connected. Start one with `helmr worker`."
     if not facts.has_computer or facts.residency in ("cold", "unavailable", "hibernated"):
         size = f"{facts.wants_cpu:g} CPU and {facts.wants_memory / (1 << 20):.0f} MiB"
-        return "waiting_for_capacity", f"{queue}; no worker has {size} free for the Computer."
+        full = f" The disks of {_count(facts.workers_pressed, 'worker')} are full." if facts.workers_pressed else ""
+        return "waiting_for_capacity", f"{queue}; no worker has {size} free for the Computer.{full}"
     return "placing", f"{queue}; a process is about to be started."
 
 
@@ -99,6 +102,17 @@ def _running(facts: Facts) -> tuple[str, str]:
     behind = f"; {_count(facts.queued, 'Turn')} behind it" if facts.queued else ""
     silence = f" {facts.computer_silence}" if facts.computer_silence is not None else ""
     return "running", f"{turn} has been running for {facts.running_for:.1f} s{behind}.{silence}"
+
+
+def _way_on(holds: Sequence[Mapping[str, Any]]) -> str:
+    """What releases them: one for full disks goes by itself, and only so [C7]."""
+    full = "The disks of its Computer's host are full: it goes on by itself once there is room"
+    by_hand = sum(hold["kind"] != "storage_pressure" for hold in holds)
+    if by_hand == len(holds):
+        return "Resume each by its id to go on."
+    if by_hand:
+        return f"{full}, and the others are resumed by their ids."
+    return f"{full}."
 
 
 def _gap(hold: Mapping[str, Any]) -> str:

@@ -18,6 +18,8 @@ class Room:
     memory: int
     cpu_used: float
     memory_used: int
+    pressed: bool = False
+    """Its disks are full: nothing comes there that isn't there already [C7]."""
 
     def fits(self, cpu: float, memory: int) -> bool:
         return self.cpu_used + cpu <= self.cpu + 1e-6 and self.memory_used + memory <= self.memory
@@ -52,7 +54,7 @@ def plan_room(rooms: Iterable[Room], idle: Sequence[Reservation], waiting: Itera
     left = list(idle)
     chosen: list[ComputerId] = []
     for wanted in waiting:
-        here = [room for room in free.values() if wanted.worker in (None, room.worker) and wanted.base in (None, room.base)]
+        here = [room for room in free.values() if _may_go(wanted, room)]
         worker = choose_worker(here, wanted.cpu, wanted.memory)
         if worker is None:
             giving = _giving(here, left, wanted)
@@ -65,6 +67,10 @@ def plan_room(rooms: Iterable[Room], idle: Sequence[Reservation], waiting: Itera
                 free[worker] = _changed(free[worker], sleeper, -1)
         free[worker] = _changed(free[worker], wanted, 1)
     return chosen
+
+
+def _may_go(wanted: Reservation, room: Room) -> bool:
+    return (wanted.worker == room.worker if wanted.worker is not None else not room.pressed) and wanted.base in (None, room.base)
 
 
 def _giving(rooms: Sequence[Room], idle: Sequence[Reservation], wanted: Reservation) -> tuple[WorkerId, list[Reservation]] | None:

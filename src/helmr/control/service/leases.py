@@ -1,6 +1,6 @@
 """Renewals of workers: a lease for each Computer that the link has, and a mark by which another history of the database is known.
 
-DESIGN I8, I11.
+What a worker tells of its host comes with them. DESIGN I8, I11; SPEC [C7].
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from helmr.control.service.core import Core
 from helmr.control.service.histories import Histories
+from helmr.control.service.pressure import PressureNotices
 from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import computers
@@ -19,15 +20,17 @@ from helmr.protocol.link import control
 
 
 class Leases:
-    def __init__(self, core: Core, histories: Histories, saving: SaveOrders, plane_id: str) -> None:
+    def __init__(self, core: Core, histories: Histories, saving: SaveOrders, pressed: PressureNotices, plane_id: str) -> None:
         self._core = core
         self._histories = histories
         self._saving = saving
+        self._pressure = pressed
         self._plane_id = plane_id
 
     async def renew(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         """Lease to a worker what it has of this link; it is refused when another control plane holds it, or its database is another."""
         mark, heard = new_id(), said.get("mark")
+        storage: Mapping[str, Any] = said.get("storage") or {}
         async with self._core.database.connection() as connection:
             if said.get("draining"):
                 await computers.drain_worker(connection, id=end.worker_id)
@@ -38,12 +41,17 @@ class Leases:
                 seconds=LEASE_SECONDS,
                 mark=mark,
                 heard=heard if is_id(heard or "") else None,
+                total=storage.get("total"),
+                free=storage.get("free"),
+                pressed=storage.get("pressed"),
             )
         if row is None:
             end.link.close("another control plane holds this worker now")
         elif not row["known"]:
             end.link.close("this host heard of another history of the database: it says hello again")
         else:
+            if row["turned"]:
+                self._pressure.turned(end.name, storage)
             if said.get("since"):
                 await self._histories.weigh(said["since"])
             if said.get("draining"):

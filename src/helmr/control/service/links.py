@@ -20,6 +20,7 @@ from helmr.control.service.greeting import Greeting
 from helmr.control.service.guests import Seat
 from helmr.control.service.histories import Histories
 from helmr.control.service.leases import Leases
+from helmr.control.service.pressure import Pressure, PressureNotices
 from helmr.control.service.processes import Processes
 from helmr.control.service.reconciling import Reconciling
 from helmr.control.service.save_orders import SaveOrders
@@ -58,6 +59,7 @@ class Links:
         deletions: Deletions,
         histories: Histories,
         saving: SaveOrders,
+        pressed: Pressure,
         *,
         plane_id: str,
         on_log: LogLine | None = None,
@@ -77,7 +79,7 @@ class Links:
         self.on_worker: Callable[[], None] = lambda: None
         """Called when a worker has said hello: what waited for one may go on."""
         self._greeting = Greeting(core, histories, plane_id)
-        self._leases = Leases(core, histories, saving, plane_id)
+        self._leases = Leases(core, histories, saving, PressureNotices(pressed, self.background), plane_id)
         self._reconciling = Reconciling(core, work, sleeping, deletions, histories, self)
         dispatcher.move_computer = self.move_computer
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
@@ -26,6 +27,7 @@ from helmr.control.service.hub import Hub
 from helmr.control.service.keyring import Keyring
 from helmr.control.service.links import Links, LogLine
 from helmr.control.service.manifests import Manifests
+from helmr.control.service.pressure import Pressure
 from helmr.control.service.principals import Principals
 from helmr.control.service.processes import Processes
 from helmr.control.service.questions import Questions
@@ -44,6 +46,7 @@ from helmr.control.store.queries import identity
 from helmr.objects import ObjectStore
 from helmr.objects.store import BlobStore
 from helmr.protocol.ids import new_id
+from helmr.protocol.storage import WaterMarks
 
 log = structlog.get_logger("helmr.plane")
 
@@ -57,6 +60,9 @@ class PlaneConfig:
     objects: ObjectStore | None = None
     """Where saves lie; without it none are taken."""
     save_after_seconds: float = SAVE_AFTER_SECONDS
+    disks: tuple[Path, ...] = ()
+    """Folders of its own, by which it sees how full its disks are."""
+    storage: WaterMarks = field(default_factory=WaterMarks)
 
 
 class ControlPlane:
@@ -97,14 +103,26 @@ class ControlPlane:
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping, plane_id=self.id)
         self.streams = self.dispatcher.streams
         orders = SaveOrders(core, self.saves, restoring)
+        self.pressure = Pressure(core)
         self.links = Links(
-            core, self.dispatcher, self.processes, self.sleeping, self.deletions, self.histories, orders, plane_id=self.id, on_log=on_log
+            core,
+            self.dispatcher,
+            self.processes,
+            self.sleeping,
+            self.deletions,
+            self.histories,
+            orders,
+            self.pressure,
+            plane_id=self.id,
+            on_log=on_log,
         )
         self.builds = Builds(core, self.links)
         self.commands = Commands(core)
         self.deployments = Deployments(core, manifests, blobs, self.builds)
         self.blobs = Blobs(core, blobs)
         self.health = Health(database)
+        self.disks, self.storage = config.disks, config.storage
+        """Where this control plane itself keeps what it is sent, and how full that may be [C7]."""
 
     async def start(self) -> None:
         """Raises `MasterKeyMismatch` when the database's other control planes have another master key."""

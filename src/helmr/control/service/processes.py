@@ -64,6 +64,8 @@ class Processes:
         return await self._core.write("place", work)
 
     async def _place_on(self, connection: Connection, effects: Effects, session: Any, computer: Any) -> Placed:
+        if computer["worker_id"] is not None and await computers.worker_pressed(connection, id=computer["worker_id"]):
+            return "waiting"  # it is held for that before long [C7]
         if computer["residency"] in ("cold", "unavailable", "hibernated"):
             moved = await self.set_going(connection, effects, computer)
             if moved == "moving":
@@ -368,6 +370,7 @@ class Processes:
                 memory_used=row["memory_used"],
             )
             for row in rows
+            if not row["pressed"] or row["id"] == computer["worker_id"]
         ]
         if computer["worker_id"] is not None:
             rooms = [room for room in rooms if (room.worker == computer["worker_id"]) is not elsewhere]

@@ -173,6 +173,7 @@ class Sleeping:
                     memory=row["memory"],
                     cpu_used=row["cpu_used"],
                     memory_used=row["memory_used"],
+                    pressed=row["pressed"],
                 )
                 for row in await computers.rooms(connection, soon=True)
             ]

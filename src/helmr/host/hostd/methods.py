@@ -14,6 +14,7 @@ import structlog
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.computer import Computer
+from helmr.host.hostd.imagemethods import ImageMethods
 from helmr.host.hostd.params import Params
 from helmr.host.hostd.params import channel as _channel
 from helmr.host.hostd.params import fence as _fence
@@ -27,16 +28,13 @@ from helmr.host.sandbox.cgroups import CgroupFailed
 from helmr.host.sandbox.crowds import CrowdFailed
 from helmr.host.sandbox.driver import ComputerSpec, Unsupported
 from helmr.host.sandbox.identity import boot_id
-from helmr.host.sandbox.images import LayerStore
-from helmr.host.sandbox.images.network import BuildNetwork
-from helmr.host.sandbox.images.store import IDLE_SECONDS
 from helmr.host.sandbox.removal import remove_tree
-from helmr.host.sandbox.runner import BuildRunner
 from helmr.host.sandbox.spawn import LaunchFailed
 from helmr.protocol.errors import HelmrError
 from helmr.protocol.imageconfig import ImageConfig, image_config
 from helmr.protocol.limits import LEASE_SECONDS
-from helmr.protocol.manifest import ImageBase, ImageManifest, TemplateManifest
+from helmr.protocol.manifest import TemplateManifest
+from helmr.protocol.storage import disk_of
 from helmr.protocol.wire import to_wire
 
 if TYPE_CHECKING:
@@ -53,17 +51,18 @@ class Methods:
 
     def __init__(self, hostd: Hostd) -> None:
         self._hostd = hostd
-        self._layers: LayerStore | None = None
         self._creating = asyncio.Lock()
+        self._images = ImageMethods(hostd, self._creating)
         self._holders: dict[str, Connection] = {}
         """Which connection got a Computer's stream last."""
         self._stopping = False
         self._saves = SaveMethods(hostd.saves, hostd.computers, self._computer, lambda params: self._obtain(params, whole=False))
         self._table: dict[str, Callable[[Connection, Params], Awaitable[Reply]]] = {
             "info": self._info,
-            "image.ensure": self._image_ensure,
-            "image.resolve": self._image_resolve,
-            "image.collect": self._image_collect,
+            "storage": self._storage,
+            "image.ensure": self._images.ensure,
+            "image.resolve": self._images.resolve,
+            "image.collect": self._images.collect,
             "computer.start": self._start,
             "computer.attach": self._attach,
             "computer.bundle": self._bundle,
@@ -127,44 +126,9 @@ class Methods:
             "computers": [computer.describe() for computer in self._hostd.computers.values() if computer.whole],
         }
 
-    async def _image_ensure(self, connection: Connection, params: Params) -> Reply:
-        request, image = _text(params, "request"), _value(ImageManifest, params, "image")
-
-        def log(text: str) -> None:
-            connection.notify("image.log", {"request": request, "text": text})
-
-        driver, builder = self._hostd.driver, self._hostd.driver.builder
-        if builder is None:
-            if any(step.kind not in ("env", "workdir", "user") for step in image.steps) or image.base != "host":
-                raise failure.NotSupported(f"The {driver.name} driver builds no images; it runs on the host's own files.")
-            return {"layers": []}
-
-        def runner(base: ImageBase) -> BuildRunner:
-            return BuildRunner(builder, host_base=base == "host")
-
-        layers = await self._store().ensure(image, Path(_text(params, "blobs")), log, runner(image.base), runners=runner)
-        return {"layers": [layer.key for layer in layers]}
-
-    async def _image_resolve(self, connection: Connection, params: Params) -> Reply:
-        """What a tag names now [A7]."""
-        if self._hostd.driver.builder is None:
-            raise failure.NotSupported(f"The {self._hostd.driver.name} driver builds no images; it runs on the host's own files.")
-        return {"digest": await self._store().resolve(_text(params, "reference"))}
-
-    async def _image_collect(self, connection: Connection, params: Params) -> Reply:
-        """Layers that no Computer of this host was made of, and that the worker doesn't ask to keep [C7]."""
-        keep: Any = params.get("keep", [])
-        if not isinstance(keep, list):
-            raise failure.InvalidRequest('"keep" must be a list of the keys of layers.')
-        idle = params.get("idle_seconds", IDLE_SECONDS)
-        if not isinstance(idle, (int, float)) or idle < 0:
-            raise failure.InvalidRequest('"idle_seconds" must be a number from 0.')
-        if self._hostd.driver.builder is None:
-            return {"removed": [], "bytes": 0}
-        async with self._creating:  # a Computer that is just being made has its record afterwards
-            used = {key for computer in self._hostd.computers.values() for key in computer.record.layers}
-            aside = self._store().set_aside(used | set(map(str, cast("list[Any]", keep))), idle_seconds=float(idle))
-        return {"removed": list(aside), "bytes": await self._store().free(aside)}
+    async def _storage(self, connection: Connection, params: Params) -> Reply:
+        """How full the disk of the state folder is [C7]."""
+        return asdict(await asyncio.to_thread(disk_of, self._hostd.config.state))
 
     async def _lease(self, connection: Connection, params: Params) -> Reply:
         names: Any = params.get("computers")
@@ -263,7 +227,7 @@ class Methods:
         declared = ImageConfig()
         places: tuple[str, ...] = ()
         if self._hostd.driver.builder is not None:
-            store = self._store()
+            store = self._images.store()
             found = [(key, store.layer(key)) for key in layers]
             missing = [key for key, layer in found if layer is None]
             if missing:
@@ -369,11 +333,6 @@ class Methods:
         return await self._computer(params).end_scope(_channel(params))
 
     # --- details ---
-
-    def _store(self) -> LayerStore:
-        if self._layers is None:
-            self._layers = LayerStore(self._hostd.config.state / "images", network=BuildNetwork(exemptions=self._hostd.config.exemptions))
-        return self._layers
 
     def _computer(self, params: Params) -> Computer:
         name = _text(params, "computer")

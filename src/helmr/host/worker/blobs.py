@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 import structlog
 
+from helmr.host.worker import caches
 from helmr.objects import FolderStore
 from helmr.objects.store import CHUNK
 from helmr.protocol.errors import BlobNotFound, ConnectionFailed, DigestMismatch
@@ -41,7 +42,9 @@ class HttpBlobs:
         store = await self._store(environment)
         for attempt in range(1, ATTEMPTS + 1):
             if await store.exists(digest):
-                return await store.path(digest)
+                path = await store.path(digest)
+                await asyncio.to_thread(caches.used, path)
+                return path
             try:
                 await store.put(self._download(environment, digest), digest)
             except (aiohttp.ClientError, OSError, DigestMismatch) as error:

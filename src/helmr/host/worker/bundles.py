@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from helmr.host.worker import caches
 from helmr.host.worker.ports import BlobSource
 from helmr.objects import lay_out, read_listing
 from helmr.objects.listing import blobs_of
@@ -39,6 +40,7 @@ class Bundles:
             await asyncio.wait((making,))
             if not making.cancelled():
                 return making.result()
+        await asyncio.to_thread(caches.used, target)
         return target
 
     async def fetch_all(self, environment: str, digests: Iterable[str]) -> dict[str, Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from helmr.host.worker.pulse import PulseConfig
+from helmr.protocol.storage import WaterMarks
 
 CORES_FACTOR: Final = 8.0
 """Cores offered for each real one: agents mostly wait [C10]."""
@@ -32,6 +33,8 @@ class WorkerConfig:
     reconnect_limit_seconds: float = 2.0
     pulse: PulseConfig = field(default_factory=PulseConfig)
     """How supervisors are asked whether they run."""
+    storage: WaterMarks = field(default_factory=WaterMarks.from_environ)
+    """From where on the host's disks are too full, and no more [C7]."""
     welcome_seconds: float = 20.0
     """A control plane that answers hello later than this is left."""
 

@@ -46,7 +46,7 @@ class Duties(Protocol):
         ...
 
     def standing(self) -> dict[str, Any]:
-        """What a renewal tells of the host: whether it drains."""
+        """What a renewal tells of the host: whether it drains, how full its disks are."""
         ...
 
 

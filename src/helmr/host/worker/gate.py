@@ -17,6 +17,7 @@ import structlog
 
 from helmr.host.worker.ports import Hostd, HostdConnect, Notify
 from helmr.protocol.manifest import ImageManifest, TemplateManifest
+from helmr.protocol.storage import Disk
 from helmr.protocol.wire import to_wire
 
 T = TypeVar("T")
@@ -70,6 +71,15 @@ class HostdGate:
 
     async def ensure_image(self, request: str, image: ImageManifest, blobs: Path) -> Mapping[str, Any]:
         return await self._call("image.ensure", request=request, image=to_wire(image), blobs=str(blobs))
+
+    async def storage(self) -> Disk:
+        """How full hostd's disk is."""
+        reply = await self._call("storage")
+        return Disk(total=int(reply["total"]), free=int(reply["free"]), share=float(reply["share"]))
+
+    async def collect_images(self) -> int:
+        """Have the layers removed of which no Computer here is made, and that nobody asked for of late; how many [C7]."""
+        return len((await self._call("image.collect", keep=[]))["removed"])
 
     async def resolve_image(self, reference: str) -> str:
         """The digest of what `reference` names now [A7]."""

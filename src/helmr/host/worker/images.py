@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from helmr.host.worker import caches
 from helmr.host.worker.bundles import Bundles
 from helmr.host.worker.gate import HostdGate
 from helmr.objects import read_listing
@@ -59,7 +61,8 @@ def _collect(folder: Path, blobs: Mapping[str, Path]) -> None:
     """Name each blob in `folder` by its digest: linked where that is possible, else copied aside and renamed."""
     for digest, path in blobs.items():
         place = folder / digest
-        if place.exists():
+        with contextlib.suppress(FileNotFoundError):
+            caches.used(place)
             continue
         aside = folder / f".{digest}.{new_id()}"
         try:

@@ -24,6 +24,7 @@ from helmr.host.worker.images import Images
 from helmr.host.worker.journal import Journal
 from helmr.host.worker.ports import BlobSource, HostdConnect, HostdRefused, LinkFactory, LinkUnavailable, SaveStore
 from helmr.host.worker.saves import Saves
+from helmr.host.worker.storage import Storage
 from helmr.host.worker.uplink import Uplink
 from helmr.protocol.link import PROTOCOL
 from helmr.protocol.manifest import TemplateManifest
@@ -50,6 +51,8 @@ class Worker:
         self.id = ""
         """What the control plane calls this worker; empty before the first welcome."""
         self.journal = Journal(config.state / "journal")
+        self.storage = Storage(config.state, self.gate, config.storage)
+        self.storage.changed = self._renew
         self.draining = False
         self.pulse = config.pulse
         self._computers: dict[str, Computer] = {}
@@ -193,7 +196,8 @@ class Worker:
         self.spawn(self._lease(computers, seconds), "lease")
 
     def standing(self) -> dict[str, Any]:
-        return {"draining": True} if self.draining else {}
+        storage = self.storage.told()
+        return ({"draining": True} if self.draining else {}) | ({"storage": storage} if storage is not None else {})
 
     def drained(self) -> None:
         for computer in self._computers.values():
@@ -206,6 +210,7 @@ class Worker:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 group.create_task(self.gate.run(self._hostd_connected), name="hostd")
+                group.create_task(self.storage.run(), name="storage")
                 await self._keep_link()
         finally:
             self._group = None

@@ -30,7 +30,7 @@ SELECT * FROM computers WHERE worker_id = :worker_id AND status <> 'deleted' ORD
 
 -- name: rooms(soon)
 -- Live workers, with what is reserved of them by Computers that are neither cold nor hibernated; `soon`: nor on their way to that.
-SELECT w.id, w.base, w.cpu, w.memory, coalesce(sum(c.cpu), 0)::float AS cpu_used, coalesce(sum(c.memory), 0)::bigint AS memory_used
+SELECT w.id, w.base, w.cpu, w.memory, w.pressed_since IS NOT NULL AS pressed, coalesce(sum(c.cpu), 0)::float AS cpu_used, coalesce(sum(c.memory), 0)::bigint AS memory_used
 FROM workers w LEFT JOIN computers c
     ON c.worker_id = w.id AND c.status <> 'deleted'
         AND (c.residency IN ('starting', 'running', 'waking', 'restoring') OR (c.residency = 'hibernating' AND NOT :soon))
@@ -49,13 +49,20 @@ SET driver = excluded.driver, base = excluded.base, cpu = excluded.cpu, memory =
     lease_until = excluded.lease_until, seen_at = clock_timestamp(), draining = false
 RETURNING id;
 
--- name: renew_worker(id, control_plane, seconds, mark, heard)^
+-- name: renew_worker(id, control_plane, seconds, mark, heard, total, free, pressed)^
 -- `known`: whether this database has the mark that the worker heard last [I11]. The new one is among the latest eight from now on.
-WITH held AS (SELECT id, marks FROM workers WHERE id = :id AND control_plane = :control_plane FOR UPDATE)
+-- `turned`: its disks became too full, or are not any more [C7]; one that doesn't tell is as it was.
+WITH held AS (SELECT id, marks, pressed_since FROM workers WHERE id = :id AND control_plane = :control_plane FOR UPDATE)
 UPDATE workers w
-SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = clock_timestamp(), marks = held.marks[cardinality(held.marks) - 6:] || :mark::uuid
+SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = clock_timestamp(), marks = held.marks[cardinality(held.marks) - 6:] || :mark::uuid,
+    storage_total = coalesce(:total::bigint, w.storage_total), storage_free = coalesce(:free::bigint, w.storage_free),
+    pressed_since = CASE
+        WHEN :pressed::boolean IS NULL THEN w.pressed_since
+        WHEN :pressed::boolean THEN coalesce(w.pressed_since, clock_timestamp())
+    END
 FROM held WHERE w.id = held.id
-RETURNING w.id, :heard::uuid IS NULL OR :heard::uuid = ANY (held.marks) AS known;
+RETURNING w.id, :heard::uuid IS NULL OR :heard::uuid = ANY (held.marks) AS known,
+    :pressed::boolean IS NOT NULL AND :pressed::boolean <> (held.pressed_since IS NOT NULL) AS turned;
 
 -- name: drain_worker(id)!
 UPDATE workers SET draining = true WHERE id = :id;
@@ -88,6 +95,14 @@ SELECT EXISTS (SELECT FROM sessions WHERE computer_id = :computer_id AND (status
         SELECT FROM computer_streams
         WHERE computer_id = :computer_id AND lease_until > clock_timestamp() AND counts_until > clock_timestamp()
     );
+
+-- name: workers_pressed()$
+-- Live workers that take nothing new because their disks are full [C7].
+SELECT count(*) FROM workers WHERE lease_until > clock_timestamp() AND pressed_since IS NOT NULL;
+
+-- name: worker_pressed(id)$
+-- Whether its disks are full, as far as one that lives tells [C7].
+SELECT EXISTS (SELECT FROM workers WHERE id = :id AND pressed_since IS NOT NULL AND lease_until > clock_timestamp());
 
 -- name: worker_drains(id)$
 SELECT draining FROM workers WHERE id = :id;

@@ -207,3 +207,7 @@ SELECT EXISTS (SELECT FROM saves WHERE computer_id = :computer_id AND worker_id 
 -- name: may_get(computer_id, worker_id)$
 -- Whether the worker has the Computer, and may need its save.
 SELECT EXISTS (SELECT FROM computers WHERE id = :computer_id AND worker_id = :worker_id AND status = 'available');
+
+-- name: collect_all_soon()!
+-- Room is needed: whatever waits to be looked at is looked at now [C7].
+UPDATE computers SET collect_at = clock_timestamp() WHERE collect_at > clock_timestamp();
