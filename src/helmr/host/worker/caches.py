@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Final
-
-from helmr.host.sandbox.removal import remove_tree
 
 IDLE_SECONDS: Final = 600.0
 """What was asked for within this time stays: somebody may be just about to read it."""
@@ -35,7 +34,7 @@ def collect(cache: Path, *, idle_seconds: float = IDLE_SECONDS) -> int:
                 if path.is_dir() and not path.is_symlink():
                     aside = path.with_name(f".{path.name}.collected")
                     path.rename(aside)  # whole or not there
-                    remove_tree(aside)
+                    shutil.rmtree(aside)
                 else:
                     path.unlink()
             except FileNotFoundError:
