@@ -25,7 +25,6 @@ Where the rate or a retention is not given, the database keeps what it has; a ne
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import os
 import signal
@@ -74,6 +73,7 @@ from helmr.control.upkeep.retention import PayloadExpiry
 from helmr.control.upkeep.saving import Saving
 from helmr.control.upkeep.stream_leases import StreamLeases
 from helmr.control.upkeep.transits import Transits
+from helmr.garbage import settle_down
 from helmr.logs import LEVELS, write_logs
 from helmr.objects import FolderStore, open_objects
 from helmr.protocol.duration import duration_ms, retention_ms
@@ -89,9 +89,6 @@ LED: Final = (
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)
 """Duties that every control plane has for its own links."""
-
-YOUNG_OBJECTS: Final = 20_000
-"""How many more objects are made than freed before the collector looks at them. The usual 700 come and go with each wave of requests."""
 
 log = structlog.get_logger("helmr.server")
 
@@ -370,7 +367,7 @@ async def serve(config: ServerConfig, listening: ListenerConfig) -> None:
         key = await server.first_key()
         if key is not None:
             print(f"API key of {'/'.join(config.environment)}, shown this once: {key}", file=sys.stderr, flush=True)
-        _settle_down()
+        settle_down()
         print(f"Helmr serves on {server.url}", file=sys.stderr, flush=True)
         await ending.wait()
     finally:
@@ -385,13 +382,6 @@ def run(config: ServerConfig | None = None, listening: ListenerConfig | None = N
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, listening or listener_config()))
     return 0
-
-
-def _settle_down() -> None:
-    """What is there by now stays: the collector need not look at it again and again. A fifteenth of a control plane's CPU (DESIGN 7)."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) -> int:

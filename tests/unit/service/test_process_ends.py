@@ -22,6 +22,7 @@ NO_STRIKES: tuple[tuple[End, RecoveryReason | None, str, bool], ...] = (
     ("drained", None, "process_lost", False),
     ("worker_lost", "worker_lost", "worker_lost", False),
     ("memory_lost", "memory_not_restored", "process_lost", False),
+    ("history_lost", "process_lost", "history_lost", False),
     ("cleanup_failed", "cleanup_failed", "process_lost", True),
 )
 """The same, and whether a person must resume the Session at once."""
