@@ -32,7 +32,6 @@ INSTALL: Final = """
 CREATE SCHEMA helmr_clock;
 CREATE TABLE helmr_clock.ahead (seconds double precision NOT NULL);
 INSERT INTO helmr_clock.ahead VALUES (0);
-CREATE TABLE helmr_clock.emptied (name text PRIMARY KEY);
 CREATE FUNCTION helmr_clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
     $$ SELECT pg_catalog.clock_timestamp() + make_interval(secs => (SELECT seconds FROM helmr_clock.ahead)) $$;
 CREATE FUNCTION helmr_clock.now() RETURNS timestamptz LANGUAGE sql STABLE AS
@@ -51,27 +50,11 @@ BEGIN
     LOOP
         EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT helmr_clock.now()', found.tab, found.attname);
     END LOOP;
-    -- What a migrated database has no rows in, `RENEW` empties again.
-    FOR found IN SELECT oid::regclass AS tab, false AS filled FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
-    LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', found.tab) INTO found.filled;
-        IF NOT found.filled THEN
-            INSERT INTO helmr_clock.emptied VALUES (found.tab::text);
-        END IF;
-    END LOOP;
-END $$;
-CREATE FUNCTION helmr_clock.renew() RETURNS void LANGUAGE plpgsql AS $$
-DECLARE tab text;
-BEGIN
-    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
-    UPDATE helmr_clock.ahead SET seconds = 0;
-    SET LOCAL session_replication_role = replica;  -- Foreign keys ask for an order that doesn't matter when everything goes.
-    FOR tab IN SELECT name FROM helmr_clock.emptied LOOP
-        EXECUTE 'DELETE FROM ' || tab;
-    END LOOP;
 END $$;
 """
-"""What makes a database's time movable, and the database itself usable again: `helmr_clock.renew()` empties it."""
+"""What makes a database's time movable."""
+
+RESET: Final = "UPDATE helmr_clock.ahead SET seconds = 0"
 
 SEARCH_PATH: Final = "public, helmr_clock, pg_catalog"
 

@@ -22,10 +22,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from helmr.control.store.migrate import load, migrate
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.protocol.errors import FolderUnusable
-from helmr.testing.clock import INSTALL, SEARCH_PATH
+from helmr.testing import clock, renewal
 
 _SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300", "autovacuum": "off"}
 _BUILDING = 0x48454C10
+_USES = 40
+"""How often a database is used: rows that are gone still take space, which nobody clears."""
 _numbers = itertools.count(1)
 
 
@@ -37,7 +39,10 @@ class DatabaseServer:
         self._postgres = EmbeddedPostgres(PostgresConfig(folder=self._folder / "postgres", settings=_SETTINGS))
         self._users = -1
         self._known: set[str] = set()
-        self._idle: list[str] = []
+        self._idle: dict[bool, list[str]] = {False: [], True: []}
+        self._uses: dict[str, int] = {}
+        self._moving: set[str] = set()
+        self._emptying: dict[str, asyncpg.Connection[asyncpg.Record]] = {}
         self._portal: BlockingPortal
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
@@ -63,9 +68,9 @@ class DatabaseServer:
         """A new database, migrated to this version."""
         return self._portal.call(self._create, self._template)
 
-    def borrow(self) -> str:
-        """A migrated database whose time can be moved (`helmr.testing.clock`), without any rows; `give_back` it."""
-        return self._portal.call(self._borrow)
+    def borrow(self, *, moving: bool = False) -> str:
+        """A migrated database without any rows; `moving`: its time can be moved (`helmr.testing.clock`). `give_back` it."""
+        return self._portal.call(self._borrow, moving)
 
     def give_back(self, dsn: str) -> None:
         """Empty a borrowed database for the next one: far cheaper than another clone. Connections to it are cut."""
@@ -92,7 +97,9 @@ class DatabaseServer:
 
     async def _leave(self) -> None:
         if self._connection is not None:
-            for dsn in self._idle:
+            for connection in self._emptying.values():
+                await connection.close()
+            for dsn in (*self._idle[False], *self._idle[True]):
                 await self._drop(_name(dsn))
             await self._connection.close()
         # Given back before it is asked for alone: of two that leave at once, one gets it.
@@ -104,20 +111,40 @@ class DatabaseServer:
             return
         await self._postgres.stop()
 
-    async def _borrow(self) -> str:
-        if self._idle:
-            return self._idle.pop()
-        dsn = await self._create(await self._clock_template())
-        await self._admin.execute(f"ALTER DATABASE {_name(dsn)} SET search_path TO {SEARCH_PATH}")
+    async def _borrow(self, moving: bool) -> str:
+        if self._idle[moving]:
+            return self._idle[moving].pop()
+        dsn = await self._create(await self._clock_template() if moving else await self._renewable_template())
+        self._uses[dsn] = 0
+        if moving:
+            self._moving.add(dsn)
+            await self._admin.execute(f"ALTER DATABASE {_name(dsn)} SET search_path TO {clock.SEARCH_PATH}")
         return dsn
 
     async def _renew(self, dsn: str) -> None:
-        connection = await asyncpg.connect(dsn)
-        try:
-            await connection.execute("SELECT helmr_clock.renew()")
-        finally:
+        moving = dsn in self._moving
+        self._uses[dsn] += 1
+        if self._uses[dsn] < _USES and await self._emptied(dsn, moving):
+            self._idle[moving].append(dsn)
+            return
+        self._moving.discard(dsn)
+        del self._uses[dsn]
+        connection = self._emptying.pop(dsn, None)
+        if connection is not None:
             await connection.close()
-        self._idle.append(dsn)
+        await self._drop(_name(dsn))
+
+    async def _emptied(self, dsn: str, moving: bool) -> bool:
+        """Whether the database is as new. The connection is kept: one that is new to a catalog costs more than all the rest."""
+        if dsn not in self._emptying:
+            self._emptying[dsn] = await asyncpg.connect(dsn)
+        connection = self._emptying[dsn]
+        try:
+            if moving:
+                await connection.execute(clock.RESET)
+            return bool(await connection.fetchval(renewal.RENEW))
+        except (asyncpg.UndefinedTableError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
+            return False  # A table is gone, or a test cut all connections, this one too.
 
     async def _create(self, template: str) -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"
@@ -138,17 +165,14 @@ class DatabaseServer:
 
         return await self._made("template", content, "template0", fill)
 
+    async def _renewable_template(self) -> str:
+        """The same, able to be emptied."""
+        return await self._made("renewed", self._template + renewal.INSTALL, self._template, _executing(renewal.INSTALL, renewal.FRESH))
+
     async def _clock_template(self) -> str:
         """The same, with a clock: made when the first test wants one."""
-
-        async def fill(dsn: str) -> None:
-            connection = await asyncpg.connect(dsn)
-            try:
-                await connection.execute(INSTALL)
-            finally:
-                await connection.close()
-
-        return await self._made("moving", self._template + INSTALL, self._template, fill)
+        content = self._template + clock.INSTALL + renewal.INSTALL
+        return await self._made("moving", content, self._template, _executing(clock.INSTALL, renewal.INSTALL, renewal.FRESH))
 
     async def _made(self, kind: str, content: str, base: str, fill: Callable[[str], Awaitable[None]]) -> str:
         """A database that is named by what is in it: made aside under a lock, then renamed, so that nobody clones half of it."""
@@ -188,6 +212,18 @@ def _make_folder(folder: Path) -> None:
     except FileExistsError:
         if folder.lstat().st_uid != os.geteuid():
             raise FolderUnusable(f"{folder} belongs to another user.") from None
+
+
+def _executing(*statements: str) -> Callable[[str], Awaitable[None]]:
+    async def fill(dsn: str) -> None:
+        connection = await asyncpg.connect(dsn)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    return fill
 
 
 def _name(dsn: str) -> str:

@@ -65,7 +65,7 @@ class Engine:
         manifest = self._shelf.add(sources)
         self._quieten()
         try:
-            self._dsn = self._databases.borrow()
+            self._dsn = self._databases.borrow(moving=True)
             folder = self._folder = Path(tempfile.mkdtemp(prefix="helmr-runtime-"))
             self._plane = PlaneThread(self._dsn, folder / "blobs")
             self._plane.start()

@@ -30,9 +30,9 @@ def helmr_database_server() -> Iterator[DatabaseServer]:
 @pytest.fixture
 def helmr_database(helmr_database_server: DatabaseServer) -> Iterator[str]:
     """The address of a migrated database for this test alone."""
-    dsn = helmr_database_server.clone()
+    dsn = helmr_database_server.borrow()
     yield dsn
-    helmr_database_server.drop(dsn)
+    helmr_database_server.give_back(dsn)
 
 
 @pytest.fixture

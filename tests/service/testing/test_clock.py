@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def borrowed(server: DatabaseServer) -> AsyncIterator[Any]:
-    dsn = server.borrow()
+    dsn = server.borrow(moving=True)
     connection: Any = await asyncpg.connect(dsn)
     try:
         yield connection
@@ -78,7 +78,7 @@ async def test_leases_move_along(database_server: DatabaseServer) -> None:
 
 
 async def test_a_database_that_was_given_back_is_as_new(database_server: DatabaseServer) -> None:
-    dsn = database_server.borrow()
+    dsn = database_server.borrow(moving=True)
     used: Any = await asyncpg.connect(dsn)
     tables = [
         row["relname"]
@@ -91,7 +91,7 @@ async def test_a_database_that_was_given_back_is_as_new(database_server: Databas
     database_server.give_back(dsn)
     with pytest.raises(asyncpg.PostgresError):
         await used.fetchval("SELECT 1")
-    again = database_server.borrow()
+    again = database_server.borrow(moving=True)
     assert again == dsn
     fresh: Any = await asyncpg.connect(again)
     try:
@@ -116,7 +116,7 @@ def test_the_last_that_leaves_stops_the_server_and_a_start_that_failed_holds_nob
     try:
         with DatabaseServer(folder / "databases") as one:
             with DatabaseServer(folder / "databases") as two:
-                assert two.borrow() != one.borrow()
+                assert two.borrow(moving=True) != one.borrow(moving=True)
             assert pid_file.exists()
             with monkeypatch.context() as broken:
                 broken.setattr("helmr.testing.database.load", lambda: 1 / 0)
