@@ -26,8 +26,8 @@ from helmr.testing import clock, renewal
 
 _SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300", "autovacuum": "off"}
 _BUILDING = 0x48454C10
-_USES = 40
-"""How often a database is used: rows that are gone still take space, which nobody clears."""
+_GONE = 2000
+"""How many rows may have gone from a database that is used again: they still take space, which nobody clears."""
 _numbers = itertools.count(1)
 
 
@@ -40,7 +40,7 @@ class DatabaseServer:
         self._users = -1
         self._known: set[str] = set()
         self._idle: dict[bool, list[str]] = {False: [], True: []}
-        self._uses: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
         self._moving: set[str] = set()
         self._emptying: dict[str, asyncpg.Connection[asyncpg.Record]] = {}
         self._portal: BlockingPortal
@@ -115,7 +115,7 @@ class DatabaseServer:
         if self._idle[moving]:
             return self._idle[moving].pop()
         dsn = await self._create(await self._clock_template() if moving else await self._renewable_template())
-        self._uses[dsn] = 0
+        self._gone[dsn] = 0
         if moving:
             self._moving.add(dsn)
             await self._admin.execute(f"ALTER DATABASE {_name(dsn)} SET search_path TO {clock.SEARCH_PATH}")
@@ -123,28 +123,30 @@ class DatabaseServer:
 
     async def _renew(self, dsn: str) -> None:
         moving = dsn in self._moving
-        self._uses[dsn] += 1
-        if self._uses[dsn] < _USES and await self._emptied(dsn, moving):
-            self._idle[moving].append(dsn)
-            return
+        gone = await self._empty(dsn, moving)
+        if gone is not None:
+            self._gone[dsn] += gone
+            if self._gone[dsn] < _GONE:
+                self._idle[moving].append(dsn)
+                return
         self._moving.discard(dsn)
-        del self._uses[dsn]
+        del self._gone[dsn]
         connection = self._emptying.pop(dsn, None)
         if connection is not None:
             await connection.close()
         await self._drop(_name(dsn))
 
-    async def _emptied(self, dsn: str, moving: bool) -> bool:
-        """Whether the database is as new. The connection is kept: one that is new to a catalog costs more than all the rest."""
+    async def _empty(self, dsn: str, moving: bool) -> int | None:
+        """How many rows went; None unless it is as new. The connection is kept: one that is new to a catalog costs more than the rest."""
         if dsn not in self._emptying:
             self._emptying[dsn] = await asyncpg.connect(dsn)
         connection = self._emptying[dsn]
         try:
             if moving:
                 await connection.execute(clock.RESET)
-            return bool(await connection.fetchval(renewal.RENEW))
+            return await connection.fetchval(renewal.RENEW)
         except (asyncpg.UndefinedTableError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
-            return False  # A table is gone, or a test cut all connections, this one too.
+            return None  # A table is gone, or a test cut all connections, this one too.
 
     async def _create(self, template: str) -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"

@@ -26,8 +26,8 @@ BEGIN
     END LOOP;
     RETURN marks;
 END $$;
-CREATE FUNCTION helmr_renewal.renew() RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE tab text;
+CREATE FUNCTION helmr_renewal.renew() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE tab text; gone bigint; total bigint := 0;
 BEGIN
     LOOP
         PERFORM pg_stat_clear_snapshot(), pg_terminate_backend(pid)
@@ -38,8 +38,10 @@ BEGIN
     SET LOCAL session_replication_role = replica;  -- Foreign keys ask for an order that doesn't matter when everything goes.
     FOR tab IN SELECT name FROM helmr_renewal.emptied LOOP
         EXECUTE 'DELETE FROM ' || tab;
+        GET DIAGNOSTICS gone = ROW_COUNT;
+        total := total + gone;
     END LOOP;
-    RETURN (SELECT mark FROM helmr_renewal.fresh) = helmr_renewal.mark();
+    RETURN CASE WHEN (SELECT mark FROM helmr_renewal.fresh) = helmr_renewal.mark() THEN total END;
 END $$;
 DO $$
 DECLARE found record;
@@ -58,4 +60,4 @@ FRESH: Final = "INSERT INTO helmr_renewal.fresh SELECT helmr_renewal.mark()"
 """What a clone must be like again to be used again; said in a statement of its own, after all that changes the catalog."""
 
 RENEW: Final = "SELECT helmr_renewal.renew()"
-"""Cut all other connections and remove every row that migrations did not put there; false: the database is not as it was."""
+"""Cut all other connections and remove every row that migrations did not put there: how many; null if the database is not as it was."""
