@@ -63,7 +63,7 @@ bench: $(VENV)/.installed
 
 soak: $(VENV)/.installed
 	@$(BIN)/python -m pytest -m soak $(ARGS)
-	@HELMR_SOAK=1 $(BIN)/python -m pytest -n $(JOBS) -o timeout=7200 tests/service/races tests/unit/objects $(ARGS)
+	@HELMR_SOAK=1 $(BIN)/python -m pytest -n $(JOBS) -o timeout=7200 tests/service/races tests/unit/objects tests/unit/api/test_api_document.py tests/conformance/drivers/test_saves.py $(ARGS)
 
 clean:
 	rm -rf $(VENV)/.installed .pytest_cache .ruff_cache .import_linter_cache

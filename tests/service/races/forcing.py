@@ -16,27 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from tests.effort import SOAKING
 from tests.service.scripted import House
 
 from helmr.control.service import faults
 from helmr.control.service.plane import ControlPlane
 from helmr.protocol.errors import DatabaseUnavailable, HelmrError
 
-PATIENCE = 300.0 if os.environ.get("HELMR_SOAK") else 5.0
+PATIENCE = 300.0 if SOAKING else 5.0
 """Seconds until what does not come never comes. A thousand rounds leave much to tidy, beside whatever else a machine does meanwhile."""
 
 Work = Callable[[], Any]
 """Starts an operation: gives an awaitable of its receipt, or does all by being called."""
-
-
-def rounds(usual: int, *, soak: int = 1000) -> int:
-    """How many rounds a race is run: `usual` in `make test`, `soak` in `make soak` (HELMR_SOAK)."""
-    return soak if os.environ.get("HELMR_SOAK") else usual
 
 
 class Entrant:

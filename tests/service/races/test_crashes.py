@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.service.races.forcing import away_at, quiet, rounds, told_once, until
+from tests.effort import often
+from tests.service.races.forcing import away_at, quiet, told_once, until
 from tests.service.races.planes import duties, take_over
 from tests.service.races.staging import TEXT, Stage, idle, stage
 from tests.service.scripted import agent, house
@@ -42,7 +43,7 @@ async def test_a_write_whose_control_plane_died_is_retried_with_one_effect_and_o
     write, event = WRITES[name]
     async with house(database, tmp_path) as h:
         try:
-            for n in range(rounds(2, soak=40)):
+            for n in range(often(2, soak=40)):
                 s = await stage(h, held=name == "resume", loose=name == "respond")
                 before = (await h.kinds(s.session)).count(event)
                 with away_at(f"{point}:{name}"), pytest.raises(DatabaseUnavailable):
@@ -82,7 +83,7 @@ async def test_a_creation_whose_control_plane_died_is_retried_as_one_session(dat
     """[S2], [S4]: its Turn runs once."""
     async with house(database, tmp_path) as h:
         try:
-            for n in range(rounds(2, soak=40)):
+            for n in range(often(2, soak=40)):
                 options: dict[str, Any] = {"agent": "talker", "key": f"s {n}", "input": TEXT, "idempotency_key": f"key {n}"}
                 with away_at(f"{point}:create"), pytest.raises(DatabaseUnavailable):
                     await h.plane.sessions.create(h.principal, **options)
@@ -125,7 +126,7 @@ async def test_what_a_process_said_to_a_control_plane_that_died_is_stored_once(d
     say, event = SAID[name]
     async with house(database, tmp_path) as h:
         try:
-            for _ in range(rounds(2, soak=40)):
+            for _ in range(often(2, soak=40)):
                 s = await stage(h, loose=name != "flush.settle")
                 before = (await h.kinds(s.session)).count(event)
                 with away_at(f"{point}:{name}") as passes:

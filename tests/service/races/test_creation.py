@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.service.races.forcing import PATIENCE, Entrant, Referee, quiet, referee, rounds
+from tests.effort import often
+from tests.service.races.forcing import PATIENCE, Entrant, Referee, quiet, referee
 from tests.service.races.planes import beside
 from tests.service.races.staging import TEXT, idle
 from tests.service.scripted import House, house
@@ -60,7 +61,7 @@ async def sessions_like(h: House, ids: set[str]) -> int:
 async def test_of_creations_with_one_session_key_one_is_made_and_the_others_are_told_which(database, tmp_path, count):
     """[S3]."""
     async with house(database, tmp_path) as h, beside(h, tmp_path) as other, referee(h, other) as r:
-        for n in range(rounds(12)):
+        for n in range(often(12)):
             planes = (h.plane, other)[:count] * (3 - count)
 
             async def create(plane: ControlPlane, computer: str, n: int = n) -> Any:
@@ -80,7 +81,7 @@ async def test_of_creations_with_one_session_key_one_is_made_and_the_others_are_
 async def test_identical_creations_get_one_receipt_or_one_refusal(database, tmp_path, count, taken):
     """[S4]: exact retries that meet. A refused request is not remembered: each is judged, and judged alike."""
     async with house(database, tmp_path) as h, beside(h, tmp_path) as other, referee(h, other) as r:
-        for n in range(rounds(10)):
+        for n in range(often(10)):
             occupant = (await h.create(None, key=f"key {n}"))["session"]["id"] if taken else None
             planes = (h.plane, other)[:count] * (4 // count)
 
@@ -105,7 +106,7 @@ async def test_identical_creations_get_one_receipt_or_one_refusal(database, tmp_
 async def test_of_different_creations_with_one_idempotency_key_one_is_made(database, tmp_path):
     """[S4]: another fingerprint under the key has no effect, whichever came first."""
     async with house(database, tmp_path) as h, beside(h, tmp_path) as other, referee(h, other) as r:
-        for n in range(rounds(12)):
+        for n in range(often(12)):
 
             async def create(plane: ControlPlane, computer: str, n: int = n) -> Any:
                 labels = {"by": "one" if plane is h.plane else "another"}
@@ -122,7 +123,7 @@ async def test_of_different_creations_with_one_idempotency_key_one_is_made(datab
 async def test_identical_enqueues_admit_one_turn(database, tmp_path, count):
     """[S4], [S6]: exact retries that wait for one Session's lock; others with the key conflict."""
     async with house(database, tmp_path, size=16) as h, beside(h, tmp_path) as other, referee(h, other) as r:
-        for n in range(rounds(10)):
+        for n in range(often(10)):
             s = await idle(h)
             planes = ((h.plane, other)[:count] * 3)[:3]
 
@@ -145,7 +146,7 @@ async def test_a_creation_against_a_promotion_is_pinned_to_one_deployment_that_w
     from tests.service.scripted import agent, deploy, manifest
 
     async with house(database, tmp_path, size=16) as h:
-        for n in range(rounds(12)):
+        for n in range(often(12)):
             promote = deploy(h.database, h.principal.environment_id, manifest(agent("talker", close_after_idle_ms=1000 + n)))
             creations = [h.plane.sessions.create(h.principal, agent="talker", idempotency_key=f"{n} {i // 2}") for i in range(6)]
             async with asyncio.timeout(PATIENCE):

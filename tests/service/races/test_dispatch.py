@@ -6,7 +6,8 @@ import asyncio
 import json
 
 import pytest
-from tests.service.races.forcing import quiet, referee, rounds
+from tests.effort import often
+from tests.service.races.forcing import quiet, referee
 from tests.service.races.planes import beside
 from tests.service.races.staging import Stage, idle, place_hold
 from tests.service.scripted import agent, house
@@ -35,7 +36,7 @@ async def test_an_enqueue_against_the_end_of_its_session_runs_or_is_refused_and_
     """[S6], [S18], [S19], [S21]: an admitted Turn runs before a close ends, and keeps an idle close away."""
     end = {"close": Stage.close, "cancel": Stage.cancel, "idle close": Stage.idle_close}[how]
     async with house(database, tmp_path, IDLE) as h, referee(h) as r:
-        for _ in range(rounds(8)):
+        for _ in range(often(8)):
             s = await idle(h)
             await over_its_period(s)
             async with r.queue(s.session) as q:
@@ -72,7 +73,7 @@ async def test_enqueues_against_an_idle_close_at_the_same_instant_on_two_control
             assert closed is isinstance(enqueue, HelmrError)
             assert await statuses(s) == ([] if closed else ["running"])
 
-        for _ in range(0, rounds(30), 5):
+        for _ in range(0, often(30), 5):
             await asyncio.gather(*(meet() for _ in range(5)))
 
 
@@ -81,7 +82,7 @@ async def test_enqueues_against_an_idle_close_at_the_same_instant_on_two_control
 async def test_no_turn_starts_once_a_hold_has_committed(database, tmp_path, way, order):
     """[S16], [S17], DESIGN 7: each way in which a Turn starts, waiting for the lock that the interrupt has."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(6)):
+        for _ in range(often(6)):
             s = await idle(h)
             if way == "claim":
                 s.hold = await place_hold(h, s.session)
@@ -125,7 +126,7 @@ async def test_a_resume_against_another_control_releases_its_hold_once_and_no_ot
     """[S17], [S18], [S20]: a second interrupt is a second hold; a close cancels what is held, or finds it free; a hold is released once."""
     second = {"interrupt": Stage.interrupt_session, "close": Stage.close, "resume": Stage.resume}[other]
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(6)):
+        for _ in range(often(6)):
             s = await idle(h)
             s.hold = json.loads((await s.interrupt_session()).body)["hold_id"]
             await s.enqueue()
@@ -177,6 +178,6 @@ async def test_two_interrupts_and_their_resumes_in_any_order_on_two_control_plan
             await s.process.began(turn)
             assert (await h.session(s.session))["holds"] == []
 
-        for _ in range(0, rounds(20), 5):
+        for _ in range(0, often(20), 5):
             await asyncio.gather(*(meet() for _ in range(5)))
         await quiet(h.plane, other)

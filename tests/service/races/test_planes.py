@@ -8,7 +8,8 @@ import random
 from typing import Any
 
 import pytest
-from tests.service.races.forcing import quiet, referee, rounds, told_once
+from tests.effort import often
+from tests.service.races.forcing import quiet, referee, told_once
 from tests.service.races.planes import beside
 from tests.service.races.staging import TEXT, Stage, stage
 from tests.service.scripted import House, Process, house
@@ -87,7 +88,7 @@ async def release(h: House, plane: ControlPlane, s: Stage) -> None:
 async def test_all_operations_at_once_from_two_control_planes_keep_every_order(database, tmp_path, seed):
     """[S4], [S6], [S8], [E1], I2, I5: what one client enqueues runs in its order; each key admits once; each output is there once."""
     async with house(database, tmp_path, size=16) as h, beside(h, tmp_path) as other, referee(h, other) as r:
-        for round_ in range(rounds(1, soak=20)):
+        for round_ in range(often(1, soak=20)):
             chance = random.Random(f"{seed} {round_}")
             stages = [await stage(h, loose=False, queued=False) for _ in range(SESSIONS)]
             handlers = [Handler(s.process) for s in stages]

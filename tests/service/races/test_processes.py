@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.service.races.forcing import away_at, quiet, referee, rounds, told_once, until
+from tests.effort import often
+from tests.service.races.forcing import away_at, quiet, referee, told_once, until
 from tests.service.races.planes import duties
 from tests.service.races.staging import TEXT, Stage, process_of, stage, starting
 from tests.service.scripted import house
@@ -21,7 +22,7 @@ async def test_the_end_of_init_against_a_control_starts_the_turn_or_never_tells_
     """[S9], [S16], [S18], [S19]: a Turn runs only after `init`, and never after the control that forbids it."""
     async with house(database, tmp_path) as h, referee(h) as r:
         h.host.auto_init = False
-        for _ in range(rounds(5)):
+        for _ in range(often(5)):
             s = await starting(h)
             if how == "close while held":
                 await s.interrupt_session()
@@ -56,7 +57,7 @@ async def test_a_failing_init_against_an_end_tries_again_or_holds_and_a_held_que
     """[S14], [S18]: the third strike of a closing Session holds it, so what it blocks is cancelled and the Session closes."""
     async with house(database, tmp_path) as h, referee(h) as r:
         h.host.auto_init = False
-        for _ in range(rounds(4)):
+        for _ in range(often(4)):
             s = await starting(h)
             async with h.database.connection() as connection:
                 await connection.execute("UPDATE sessions SET strikes = $2, attempt = $2 + 1 WHERE id = $1", s.session, strikes)
@@ -85,7 +86,7 @@ async def test_an_init_that_ends_as_its_time_runs_out_runs_or_is_tried_again_nev
     """[S9]: overdue is judged under the lock. Its process was killed although `init` had just ended."""
     async with house(database, tmp_path) as h, referee(h) as r:
         h.host.auto_init = False
-        for _ in range(rounds(6)):
+        for _ in range(often(6)):
             s = await starting(h)
             async with h.database.connection() as connection:
                 await connection.execute("UPDATE sessions SET init_deadline_at = now() WHERE id = $1", s.session)
@@ -112,7 +113,7 @@ async def test_an_init_that_ends_as_its_time_runs_out_runs_or_is_tried_again_nev
 async def test_a_cleanup_time_that_runs_out_as_its_turn_settles_spares_the_next_turn(database, tmp_path):
     """[S13]: it was the next Turn that was stopped by force, when that had just been marked too."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(6)):
+        for _ in range(often(6)):
             s = await stage(h, loose=False)
             await s.interrupt_turn()
             guest = h.plane.dispatcher.roster.guest_of(s.session)
@@ -138,7 +139,7 @@ async def test_a_cleanup_time_that_runs_out_as_its_turn_settles_spares_the_next_
 async def test_a_settlement_against_the_end_of_its_cleanup_time(database, tmp_path, order):
     """[S11], [S13]: the marked status either way; only the force kills and holds."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(6)):
+        for _ in range(often(6)):
             s = await stage(h, loose=False)
             await s.interrupt_turn()
 
@@ -160,7 +161,7 @@ async def test_a_settlement_against_the_end_of_its_cleanup_time(database, tmp_pa
 async def test_what_is_on_its_way_to_the_database_when_the_link_breaks_is_stored_once(database, tmp_path, said):
     """[E5], I4, I5: the guest repeats it on the new link while the first waits for the lock; both are one operation."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(5)):
+        for _ in range(often(5)):
             s = await stage(h, loose=said == "message")
             process = s.process
             say = {
@@ -190,7 +191,7 @@ async def test_what_is_on_its_way_to_the_database_when_the_link_breaks_is_stored
 async def test_an_exit_that_is_reported_twice_strikes_once(database, tmp_path):
     """[S14]: on the old link and on the new one, while the first report waits for the lock."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(5)):
+        for _ in range(often(5)):
             s = await stage(h)
             async with r.queue(s.session) as q:
                 await q.first(lambda s=s: s.process.die("killed", signal=9))
@@ -221,7 +222,7 @@ async def test_an_exit_reported_while_the_database_is_away_is_stored_when_it_is_
 async def test_a_spawn_against_the_end_of_its_tree_is_refused_or_included(database, tmp_path, how, order):
     """[S16], [S18], [S19], [M4]: from above the parent, whose row the control locks together with the whole tree."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(5)):
+        for _ in range(often(5)):
             top = await stage(h, loose=False, queued=False)
             made = await h.plane.sessions.spawn(as_session(h, top.session), agent="talker", input=TEXT)
             parent, turn = (json.loads(made.body)[noun]["id"] for noun in ("session", "turn"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.service.races.forcing import away_at, quiet, referee, rounds, until
+from tests.effort import often
+from tests.service.races.forcing import away_at, quiet, referee, until
 from tests.service.races.planes import beside
 from tests.service.races.staging import Stage, place_hold, stage
 from tests.service.scripted import agent, house
@@ -40,7 +41,7 @@ async def test_a_completion_against_a_stop_is_decided_by_who_commits_first(datab
     """[S11]: from the mark's commit the Turn can't complete; after its end nothing marks it."""
     stop, refusal, stopped = STOPS[name]
     async with house(database, tmp_path, LONG) as h, referee(h) as r:
-        for _ in range(rounds(8)):
+        for _ in range(often(8)):
             s = await stage(h, loose=False, queued=False, overdue=True)
             async with r.queue(s.session) as q:
                 if order == "completion first":
@@ -79,7 +80,7 @@ async def test_at_the_same_instant_on_two_control_planes_a_completion_and_an_int
             assert (code == "turn_not_running") <= (state["status"] == "completed")
             assert ("turn.stopping" in kinds) <= (state["status"] == "interrupted")
 
-        for start in range(0, rounds(48), 6):
+        for start in range(0, often(48), 6):
             await asyncio.gather(*(meet(n) for n in range(start, start + 6)))
         await quiet(h.plane, other)
 
@@ -94,7 +95,7 @@ async def test_a_stop_mark_stands_whatever_comes_after_it(database, tmp_path, la
         "fails": lambda s: s.process.say("turn.stopping", turn=s.turn, cause="handler_failed", error={"code": "handler_failed"}),
     }  # fmt: skip
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(6)):
+        for _ in range(often(6)):
             s = await stage(h)
             async with r.queue(s.session) as q:
                 mark = await q.first(s.interrupt_turn)
@@ -115,7 +116,7 @@ async def test_a_stop_mark_stands_whatever_comes_after_it(database, tmp_path, la
 async def test_a_message_that_meets_the_handlers_return_is_ended_or_refused_never_lost(database, tmp_path):
     """[S7], [S10]: its registration closes, then it settles. A message is admitted before that and ends, or it is refused."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for n in range(rounds(16)):
+        for n in range(often(16)):
             s = await stage(h, loose=False, queued=False)
             async with r.queue(s.session) as q:
                 send = await q.first(s.send) if n % 2 else None
@@ -160,7 +161,7 @@ async def test_a_settlement_with_open_ends_outlives_a_database_that_is_away_betw
 async def test_a_turn_that_a_closing_session_lets_finish_completes_although_its_queue_was_cancelled(database, tmp_path):
     """[S18], I1: the settlement looked for its Turn where the cancelled queue had ended, and left it running for ever."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for n in range(rounds(8)):
+        for n in range(often(8)):
             s = await stage(h, loose=False, held=True)
             async with r.queue(s.session) as q:
                 await q.first(s.close)
@@ -174,7 +175,7 @@ async def test_a_turn_that_a_closing_session_lets_finish_completes_although_its_
 async def test_a_hold_that_comes_while_closing_cancels_what_it_blocks_and_lets_finish_what_runs(database, tmp_path):
     """[S18]: the same Turn, whichever of the two commits first."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for n in range(rounds(6)):
+        for n in range(often(6)):
             s = await stage(h, loose=False)
             async with r.queue(s.session) as q:
                 hold, close = (lambda s=s: place_hold(h, s.session)), s.close
@@ -190,7 +191,7 @@ async def test_a_hold_that_comes_while_closing_cancels_what_it_blocks_and_lets_f
 async def test_what_a_process_said_before_it_died_is_stored_before_its_death_is(database, tmp_path):
     """[S14], I4: its settlement waits for the lock when its exit is reported; the Turn has completed."""
     async with house(database, tmp_path) as h, referee(h) as r:
-        for _ in range(rounds(8)):
+        for _ in range(often(8)):
             s = await stage(h, loose=False, queued=False)
             async with r.queue(s.session) as q:
                 await q.first(lambda s=s: s.process.settle(s.turn, result=1))

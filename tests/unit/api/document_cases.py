@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import schemathesis
-from hypothesis import HealthCheck, settings
+from tests.effort import examples
 from tests.unit.api.api_fakes import KEY, WORKER_KEY, World
 
 from helmr.control.api import build_app
@@ -17,7 +17,7 @@ _SCHEMA = schemathesis.openapi.from_asgi("/v1/openapi.json", build_app(_WORLD))
 
 
 @_SCHEMA.parametrize()
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(6, soak=200)
 def test_no_request_made_from_the_document_finds_a_fault(case: schemathesis.Case) -> None:
     token = WORKER_KEY if case.operation.tags == ["Workers"] else KEY
     response = case.call(headers={"Authorization": f"Bearer {token}"})

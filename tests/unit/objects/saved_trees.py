@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from helmr.objects.saves import IdRange, Previous, SaveKeys, SaveReport, restore_tree, save_tree
@@ -17,14 +16,6 @@ from helmr.objects.saves import IdRange, Previous, SaveKeys, SaveReport, restore
 KEYS = SaveKeys(data=bytes(range(32)), names=bytes(range(32, 64)))
 HERE = IdRange.here()
 ROOT = os.geteuid() == 0
-
-
-def examples(usual: int, *, soak: int = 1000, **more: Any) -> settings:
-    """How many examples a property is tried with: `usual` in `make test`, the same each time; `soak` in `make soak` (HELMR_SOAK)."""
-    soaking = bool(os.environ.get("HELMR_SOAK"))
-    count = soak if soaking else usual
-    checks = list(HealthCheck)
-    return settings(max_examples=count, derandomize=not soaking, database=None, deadline=None, suppress_health_check=checks, **more)
 
 
 def save(tree: Path, spool: Path, after: SaveReport | None = None, *, keys: SaveKeys = KEYS, ids: IdRange = HERE) -> SaveReport:

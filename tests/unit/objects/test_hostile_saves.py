@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.objects.saved_trees import HERE, KEYS, ROOT, examples, save
+from tests.effort import examples
+from tests.unit.objects.saved_trees import HERE, KEYS, ROOT, save
 
 from helmr.objects.saves import IdRange, Pack, SaveKeys, SaveReport, Spool, referenced, restore_tree
 from helmr.objects.saves.keys import Sealer

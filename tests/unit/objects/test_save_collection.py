@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
-from tests.unit.objects.saved_trees import examples
+from tests.effort import examples
 
 from helmr.objects.saves import StoredPack, Writing, plan_collection
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.objects.saved_trees import KEYS, NODES, ROOT, TREES, Node, dress, examples, grow, looks, restore, save
+from tests.effort import examples
+from tests.unit.objects.saved_trees import KEYS, NODES, ROOT, TREES, Node, dress, grow, looks, restore, save
 
 from helmr.objects.saves import IdRange, SaveReport
 from helmr.objects.saves.keys import Sealer
