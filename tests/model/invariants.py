@@ -186,14 +186,18 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT s.id, s.process FROM sessions s
         WHERE s.status <> 'closed' AND s.process IN ('none', 'asleep') AND s.running_turn IS NULL AND s.held = 0 AND {_QUEUED} > 0
             AND NOT s.wanting""",
-    "[S9] a Turn runs in a ready process": """
-        SELECT id, process FROM sessions WHERE running_turn IS NOT NULL AND (process <> 'ready' OR channel IS NULL)""",
+    "[S9] a Turn runs in a ready process, or in one that claims no other since its worker drains": """
+        SELECT s.id, s.process FROM sessions s LEFT JOIN computers c ON c.id = s.computer_id AND c.residency = 'running'
+        LEFT JOIN workers w ON w.id = c.worker_id
+        WHERE s.running_turn IS NOT NULL AND (s.channel IS NULL OR NOT (s.process = 'ready' OR (s.process = 'asleep' AND w.draining)))""",
     "[S9] a process has a Computer, a channel and its own deadlines": """
         SELECT id, process FROM sessions WHERE (process <> 'none' AND (computer_id IS NULL OR channel IS NULL))
             OR ((process = 'starting') <> (init_deadline_at IS NOT NULL)) OR ((process = 'ending') <> (end_deadline_at IS NOT NULL))""",
-    "[C6] processes are asleep exactly while their Computer is": """
-        SELECT s.id, s.process, c.residency FROM sessions s JOIN computers c ON c.id = s.computer_id
-        WHERE (s.process = 'asleep' AND c.residency NOT IN ('hibernating', 'hibernated', 'waking'))
+    "[C6] processes are asleep exactly while their Computer is, or about to be since its worker drains": """
+        SELECT s.id, s.process, c.residency
+        FROM sessions s JOIN computers c ON c.id = s.computer_id LEFT JOIN workers w ON w.id = c.worker_id
+        WHERE (s.process = 'asleep' AND c.residency NOT IN ('hibernating', 'hibernated', 'waking')
+                AND NOT (c.residency = 'running' AND w.draining))
             OR (s.process IN ('starting', 'ready') AND c.residency IN ('hibernating', 'hibernated', 'waking'))""",
     "[C9] the Computer of a Session that isn't closed is there, and stays": """
         SELECT s.id, s.status || ' on one that is ' || c.status FROM sessions s JOIN computers c ON c.id = s.computer_id

@@ -227,6 +227,9 @@ class ThreadHost:
     def standing(self) -> dict[str, Any]:
         return {}
 
+    def waits(self, waits: Mapping[str, int] | None) -> None:
+        """It never drains."""
+
     def drained(self) -> None:
         """Sessions are never stopped by a full link here: `congested` is always False."""
 

@@ -27,6 +27,9 @@ class ScriptedControl:
         self.answers_hello = True
         self.refuses_hello = ""
         self.answers_renew = True
+        self.answers_leave = True
+        self.waits: dict[str, int] | None = None
+        """What it tells a worker that drains to wait for; None: it is of before it told that."""
         self.incarnation: str | None = None
         """The history of its database, of which it speaks when it is set."""
         self._seen = 0
@@ -94,7 +97,10 @@ class ScriptedControl:
                 more = {} if self.incarnation is None else {"incarnation": self.incarnation}
                 link.send(control("welcome", worker="w", lease_seconds=60, renew_seconds=self.renew_seconds, control_plane="c", **more))
             elif told["t"] == "renew" and self.answers_renew:
-                link.send(control("renewed", lease_seconds=60, computers=self.leased))
+                more = {} if self.waits is None or not told.get("draining") else {"waits": self.waits}
+                link.send(control("renewed", lease_seconds=60, computers=self.leased, **more))
+            elif told["t"] == "leave" and self.answers_leave:
+                link.send(control("left"))
         self._notify()
 
     def _lost(self) -> None:

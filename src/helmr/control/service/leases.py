@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from helmr.control.service.core import Core
+from helmr.control.service.draining import Draining
 from helmr.control.service.histories import Histories
 from helmr.control.service.pressure import PressureNotices
 from helmr.control.service.save_orders import SaveOrders
@@ -20,12 +21,20 @@ from helmr.protocol.link import control
 
 
 class Leases:
-    def __init__(self, core: Core, histories: Histories, saving: SaveOrders, pressed: PressureNotices, plane_id: str) -> None:
+    def __init__(
+        self, core: Core, histories: Histories, saving: SaveOrders, draining: Draining, pressed: PressureNotices, plane_id: str
+    ) -> None:
         self._core = core
         self._histories = histories
         self._saving = saving
+        self._draining = draining
         self._pressure = pressed
         self._plane_id = plane_id
+
+    async def left(self, end: WorkerEnd) -> None:
+        """A drained worker goes: its lease is given back."""
+        await self._draining.left(str(end.worker_id))
+        end.link.send(control("left"))
 
     async def renew(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         """Lease to a worker what it has of this link; it is refused when another control plane holds it, or its database is another."""
@@ -54,7 +63,9 @@ class Leases:
                 self._pressure.turned(end.name, storage)
             if said.get("since"):
                 await self._histories.weigh(said["since"])
+            more: dict[str, Any] = {}
             if said.get("draining"):
                 await self._saving.drain(end)
+                more = {"waits": await self._draining.look(str(end.worker_id))}
             leased = [seat.computer_id for seat in end.seats.values()] + list(end.asleep)
-            end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased, mark=mark))
+            end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased, mark=mark, **more))

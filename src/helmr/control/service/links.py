@@ -16,6 +16,7 @@ from helmr.control.service.background import Background, Coalesced
 from helmr.control.service.core import Core
 from helmr.control.service.deletions import Deletions
 from helmr.control.service.dispatch import Dispatcher
+from helmr.control.service.draining import Draining
 from helmr.control.service.greeting import Greeting
 from helmr.control.service.guests import Seat
 from helmr.control.service.histories import Histories
@@ -60,6 +61,7 @@ class Links:
         histories: Histories,
         saving: SaveOrders,
         pressed: Pressure,
+        draining: Draining,
         *,
         plane_id: str,
         on_log: LogLine | None = None,
@@ -79,8 +81,8 @@ class Links:
         self.on_worker: Callable[[], None] = lambda: None
         """Called when a worker has said hello: what waited for one may go on."""
         self._greeting = Greeting(core, histories, plane_id)
-        self._leases = Leases(core, histories, saving, PressureNotices(pressed, self.background), plane_id)
-        self._reconciling = Reconciling(core, work, sleeping, deletions, histories, self)
+        self._leases = Leases(core, histories, saving, draining, PressureNotices(pressed, self.background), plane_id)
+        self._reconciling = Reconciling(core, work, sleeping, deletions, histories, draining, self)
         dispatcher.move_computer = self.move_computer
 
     def open(self, worker: str, link: Link) -> WorkerEnd:
@@ -145,6 +147,8 @@ class Links:
             await self._entered(end)
         elif kind == "renew":
             await self._leases.renew(end, said)
+        elif kind == "leave":
+            await self._leases.left(end)
         elif kind == "computer.state":
             await self._state(end, said)
         elif kind == "computer.silent":

@@ -19,6 +19,7 @@ from helmr.control.service.creations import Creations
 from helmr.control.service.deletions import Deletions
 from helmr.control.service.deployments import Blobs, Deployments
 from helmr.control.service.dispatch import Dispatcher
+from helmr.control.service.draining import Draining
 from helmr.control.service.events import Events
 from helmr.control.service.explaining import Explanations
 from helmr.control.service.health import Health
@@ -113,6 +114,7 @@ class ControlPlane:
             self.histories,
             orders,
             self.pressure,
+            Draining(core, self.saves),
             plane_id=self.id,
             on_log=on_log,
         )

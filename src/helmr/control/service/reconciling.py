@@ -12,6 +12,7 @@ import structlog
 
 from helmr.control.service.core import Core
 from helmr.control.service.deletions import Deletions
+from helmr.control.service.draining import Draining
 from helmr.control.service.histories import Histories
 from helmr.control.service.processes import Processes
 from helmr.control.service.sleeping import ASLEEP, HowSlept, Sleeping
@@ -35,18 +36,24 @@ class Desk(Protocol):
 
 
 class Reconciling:
-    def __init__(self, core: Core, work: Processes, sleeping: Sleeping, deletions: Deletions, histories: Histories, desk: Desk) -> None:
+    def __init__(
+        self, core: Core, work: Processes, sleeping: Sleeping, deletions: Deletions, histories: Histories, draining: Draining, desk: Desk
+    ) -> None:
         self._core = core
         self._processes = work
         self._sleeping = sleeping
         self._deletions = deletions
         self._histories = histories
+        self._draining = draining
         self._desk = desk
 
     async def reconcile(self, end: WorkerEnd, held: Mapping[str, Mapping[str, Any]]) -> None:
         """What the worker holds against what the database says: attach what fits, stop what is stale, take note of what is gone."""
         async with self._core.database.connection() as connection:
             rows = {str(row["id"]): row for row in await computers.computers_of(connection, worker_id=end.worker_id)}
+            drains = await computers.worker_drains(connection, id=end.worker_id)
+        if not drains:
+            await self._draining.resume(str(end.worker_id))
         held = {computer_id: self._read(entry, rows.get(computer_id)) for computer_id, entry in held.items()}
         for computer_id, entry in held.items():
             row = rows.get(computer_id)

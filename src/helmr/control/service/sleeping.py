@@ -154,7 +154,8 @@ class Sleeping:
                 else:
                     busy = str(error.get("message"))[:BUSY_CHARS] if error.get("code") == ComputerBusy.code else None
                     slept = await computers.stayed_awake(connection, id=computer_id, seconds=BUSY_SECONDS, busy=busy)
-                await computers.processes_awake(connection, computer_id=computer_id)
+                if error is None or not await computers.worker_drains(connection, id=computer["worker_id"]):
+                    await computers.processes_awake(connection, computer_id=computer_id)
                 if slept is not None:
                     data = render.data(computer_id=computer_id, rung=rung, seconds=round(seconds, 3), slept_seconds=round(slept, 3))
                     await _tell(connection, effects, members, "computer.woken", data)

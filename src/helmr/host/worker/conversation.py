@@ -41,6 +41,10 @@ class Duties(Protocol):
         """The control plane holds these for this worker, for so many seconds from now."""
         ...
 
+    def waits(self, waits: Mapping[str, int] | None) -> None:
+        """A renewal was answered; when this host drains, with what is to end before it may go. None: the answer says nothing of that."""
+        ...
+
     def drained(self) -> None:
         """The link has room again."""
         ...
@@ -170,6 +174,7 @@ class Conversation:
         if self._marks is not None and "mark" in told:
             self._marks.hear(str(told["mark"]), position)
         left = float(told.get("lease_seconds") or LEASE_SECONDS) - (self._clock() - asked)
+        self._duties.waits(cast("Mapping[str, int] | None", told.get("waits")))
         if left > 0:
             self._duties.leased([str(computer) for computer in told["computers"]], left)
         else:

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -75,6 +76,10 @@ async def run_worker(config: WorkerProcessConfig) -> None:
             await links.stop()
 
 
+def _say(text: str) -> None:
+    print(f"helmr worker: {text}", file=sys.stderr, flush=True)
+
+
 async def _until_told(worker: Worker) -> None:
     """Wait for a signal and drain; raise what ended the worker, should it end by itself."""
     loop = asyncio.get_running_loop()
@@ -93,7 +98,7 @@ async def _until_told(worker: Worker) -> None:
     try:
         await asyncio.wait((running, first), return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
-            draining = asyncio.ensure_future(worker.drain())
+            draining = asyncio.ensure_future(worker.drain(_say))
             await asyncio.wait((running, draining, second), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()

@@ -19,6 +19,11 @@ class Uplink:
     def use(self, link: Link | None) -> None:
         self._link, self._incarnation = link, None
 
+    @property
+    def there(self) -> bool:
+        """Whether there is a link now."""
+        return self._link is not None
+
     def speak_of(self, incarnation: str | None) -> None:
         """The link's other end is of this history of the database: in its messages fences are numbers (I11)."""
         self._incarnation = incarnation

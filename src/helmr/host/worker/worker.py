@@ -16,6 +16,7 @@ from helmr.host.worker.bundles import Bundles
 from helmr.host.worker.computer import Computer
 from helmr.host.worker.config import CORES_FACTOR, MEMORY_SHARE, WorkerConfig
 from helmr.host.worker.conversation import Conversation, LinkLost
+from helmr.host.worker.draining import Drain, Say, no_word
 from helmr.host.worker.failure import logger
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.identity import worker_id
@@ -52,7 +53,7 @@ class Worker:
         """What the control plane calls this worker; empty before the first welcome."""
         self.journal = Journal(config.state / "journal")
         self.storage = Storage(config.state, self.gate, config.storage)
-        self.storage.changed = self._renew
+        self.storage.changed = self.renew
         self.draining = False
         self.pulse = config.pulse
         self._computers: dict[str, Computer] = {}
@@ -65,10 +66,7 @@ class Worker:
         self._historic = True
         """Whether hostd follows histories at all: one that was started by an older version does not [D5]."""
         self._welcomed = asyncio.Event()
-        self._quiet = asyncio.Event()
-        """Set when the last live Session here ended."""
-        self._leased = asyncio.Event()
-        """Set when a renewal was answered."""
+        self._drain = Drain(self)
 
     async def start(self) -> None:
         """Begin: connect to hostd, then to the control plane, and go on doing so. Returns at once; see `wait_welcome`."""
@@ -96,25 +94,13 @@ class Worker:
             if not self._task.cancelled():
                 self._task.result()
 
-    async def drain(self) -> None:
-        """Take nothing new, and wait until no Session is left here and all is saved, or the drain limit is over."""
+    async def drain(self, say: Say = no_word) -> None:
+        """Take nothing new, and wait until all here is saved and sleeps, or the drain limit is over; `say` hears what is waited for."""
         self.draining = True
-        self._renew()
-        logger.info("worker.draining", sessions=self.live_sessions, seconds=self._config.drain_seconds)
-        try:
-            async with asyncio.timeout(self._config.drain_seconds):
-                while self.live_sessions:
-                    self._quiet.clear()
-                    await self._quiet.wait()
-                # What the last of them did is saved too: the control plane says what is to be before it answers this.
-                self._leased.clear()
-                self._renew()
-                await self._leased.wait()
-                await self.saves.wait_idle()
-        except TimeoutError:
-            logger.info("worker.drain_limit", sessions=self.live_sessions)
+        await self._drain.run(self._config.drain_seconds, say)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Tell how this host stands now."""
         if self._conversation is not None:
             self._conversation.renew()
 
@@ -138,7 +124,7 @@ class Worker:
     def session_ended(self) -> None:
         """A Session's end was seen."""
         if not self.live_sessions:
-            self._quiet.set()
+            self._drain.quiet()
 
     def destroyed(self, computer: str) -> None:
         """Nothing is left of a Computer."""
@@ -172,6 +158,8 @@ class Worker:
                 self._named(message).scopes.kill(int(message["channel"]), str(message.get("reason", "")))
             case "session.forget":
                 self._named(message).scopes.forget(int(message["channel"]))
+            case "left":
+                self._drain.left()
             case "image.build":
                 self._requests.build(message)
             case "image.resolve":
@@ -192,8 +180,10 @@ class Worker:
             self.uplink.tell("turn.repeated", turn=turn, computer=name, channel=channel)
 
     def leased(self, computers: list[str], seconds: float) -> None:
-        self._leased.set()
         self.spawn(self._lease(computers, seconds), "lease")
+
+    def waits(self, waits: Mapping[str, int] | None) -> None:
+        self._drain.answered(waits)
 
     def standing(self) -> dict[str, Any]:
         storage = self.storage.told()
