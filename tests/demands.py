@@ -16,7 +16,7 @@ TESTED: Final = tuple(
         *(15, 16, 19, 21),  # workers, leases, crashes
         *(23, 24, 25),  # holds, interrupt, resume
         *(27, 30, 32),  # cancellation and process trees
-        *(35, 37, 39, 40, 44, 45, 46),  # Computers
+        *(35, 37, 39, 40, 42, 44, 45, 46),  # Computers
         *(49, 51, 52, 53, 54, 55, 56, 58, 59),  # events and streams
         *(61, 62, 63, 64),  # questions
         *(84, 85, 87, 88),  # PostgreSQL
@@ -28,7 +28,6 @@ TESTED: Final = tuple(
 
 LATER: Final = {
     **dict.fromkeys(("UD-34",), "saves, recovery of Computers and their own API"),
-    **dict.fromkeys(("UD-42",), "Computers: their tests are marked with the work on them"),
     **dict.fromkeys(("UD-67", "UD-68", "UD-69"), "Slack"),
     **dict.fromkeys(("UD-71", "UD-72", "UD-73", "UD-74", "UD-75"), "triggers"),
     **dict.fromkeys(("UD-77", "UD-78", "UD-79", "UD-81"), "delegation by Runtime MCP"),

@@ -31,6 +31,7 @@ def doctor(state: Path | None, as_json: bool) -> int:
         host = importlib.util.find_spec("helmr.host.sandbox") is not None
         probes, tables = await _drivers(state) if host else ([], {})
         images = await _images() if host else []
+        damaged = _damaged(state) if host else []
         client = await _server()
         facts = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}", "executable": sys.executable}
 
@@ -49,10 +50,15 @@ def doctor(state: Path | None, as_json: bool) -> int:
             output.line()
             output.line("images")
             _show_probes(output, images)
+            for computer in damaged:
+                output.line()
+                output.line(
+                    f"damaged  Computer {computer}: its record can't be read; its files are kept, and its next start makes a new one"
+                )
             output.line()
             output.line(f"server   {client['detail']}")
 
-        output.answer({**facts, "probes": probes, "drivers": tables, "images": images, "server": client}, show)
+        output.answer({**facts, "probes": probes, "drivers": tables, "images": images, "damaged": damaged, "server": client}, show)
         return REFUSED if any(not probe["works"] and probe["remedy"] for probe in (*probes, *images)) else 0
 
     return run_async(run)
@@ -75,6 +81,13 @@ async def _drivers(state: Path | None) -> tuple[list[dict[str, Any]], dict[str, 
     probes = {"bubblewrap": found, "gvisor": found, "process": await ProcessDriver(state or Path()).probe()}
     tables = {driver: [asdict(row) for row in guarantees(driver, rows)] for driver, rows in probes.items()}
     return [asdict(probe) for probe in found], tables
+
+
+def _damaged(state: Path | None) -> list[str]:
+    """The Computers of a hostd's folder (or of a worker's) whose records were set aside."""
+    from helmr.host.hostd.records import damaged
+
+    return sorted(name for folder in ((state, state / "hostd") if state is not None else ()) for name in damaged(folder / "computers"))
 
 
 async def _images() -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from helmr.host.hostd import computer as computer_module
+from helmr.host.hostd import methods as methods_module
 from helmr.host.hostd.daemon import Hostd, HostdConfig
 from helmr.host.hostd.records import Record
 from helmr.host.sandbox.bubblewrap import GUEST_LOG, Bubblewrap
@@ -43,7 +44,7 @@ def with_inmates(driver: Driver) -> Driver:
 
 
 def dying_at(point: str) -> None:
-    """Have this process killed right after one step of a sleep or a wake."""
+    """Have this process killed right after one step of a sleep or a wake, or (`created`) before a new Computer's record is written."""
     steps: dict[str, tuple[Any, str]] = {
         "paused": (Runsc, "pause"),
         "written": (Runsc, "checkpoint"),
@@ -53,6 +54,9 @@ def dying_at(point: str) -> None:
         "frozen": (Bubblewrap, "freeze"),
         "thawed": (Bubblewrap, "thaw"),
     }
+    if point == "created":
+        methods_module.save = lambda record: os.kill(os.getpid(), signal.SIGKILL)
+        return
     told: dict[str, Callable[[Record], bool]] = {
         "recorded": lambda record: record.state == "hibernated",
         "waking": lambda record: record.state == "waking",

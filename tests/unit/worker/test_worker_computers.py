@@ -174,6 +174,8 @@ async def test_a_lease_counts_from_when_it_was_asked_for_and_is_dropped_when_it_
     leased: list[tuple[list[str], float]] = []
 
     class Duties:
+        def waits(self, waits: object) -> None: ...
+
         def standing(self) -> dict[str, object]:
             return {}
 

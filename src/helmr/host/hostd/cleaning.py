@@ -8,10 +8,11 @@ from pathlib import Path
 
 from helmr.host.hostd.client import HostdClient
 from helmr.host.hostd.daemon import take_folder
-from helmr.host.hostd.records import load_all
+from helmr.host.hostd.records import damaged, load_all
 from helmr.host.hostd.saving import end_savers
 from helmr.host.sandbox import crowds
 from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.driver import ComputerSpec
 from helmr.host.sandbox.gvisor.driver import Gvisor
 from helmr.host.sandbox.process import ProcessDriver
 from helmr.host.sandbox.removal import remove_tree
@@ -40,16 +41,23 @@ async def clean(state: Path) -> int:
     lock = await _take(state)
     try:
         await end_savers(state)
-        for record in load_all(state / "computers"):
+        found = [(record.spec, record.running) for record in load_all(state / "computers")]
+        found += [(_spec(state, name), None) for name in damaged(state / "computers")]
+        for spec, running in found:
             # By either driver's marks: which one made it is not worth a guess.
             for driver in (Bubblewrap(state), Gvisor(state), ProcessDriver(state)):
-                await driver.end(record.spec, record.running)
-            await ProcessDriver(state).destroy(record.spec)
+                await driver.end(spec, running)
+            await ProcessDriver(state).destroy(spec)
         await crowds.kill(lambda: crowds.mounting(f"{state}/"))
         await asyncio.to_thread(remove_tree, state)
     finally:
         os.close(lock)
     return 0
+
+
+def _spec(state: Path, name: str) -> ComputerSpec:
+    """Enough to find what there is of a Computer whose record can't be read."""
+    return ComputerSpec(computer=name, environment="", folder=str(state / "computers" / name), host_base=True)
 
 
 async def _take(state: Path) -> int:

@@ -17,8 +17,9 @@ import structlog
 from helmr.host.hostd import failure
 from helmr.host.hostd.computer import Computer
 from helmr.host.hostd.histories import Histories
+from helmr.host.hostd.leftovers import Leftovers
 from helmr.host.hostd.methods import Methods
-from helmr.host.hostd.records import Record, load_all
+from helmr.host.hostd.records import Record, damaged, load_all
 from helmr.host.hostd.rpc import Connection, peer_of
 from helmr.host.hostd.runsocket import bind_short
 from helmr.host.hostd.saving import Saves, end_savers
@@ -69,6 +70,11 @@ class Hostd:
         self.saves = Saves(config.state)
         self.ended = asyncio.Event()
         """Set when a `hostd.shutdown` has been answered."""
+        self.creating = asyncio.Lock()
+        """Held while a Computer is made."""
+        self.damaged: set[str] = set()
+        """Computers whose records could not be read: their files stay, and the next start makes them new ones."""
+        self.leftovers = Leftovers(self)
         self._methods = Methods(self)
         self._lock: int | None = None
         self._listener: socket.socket | None = None
@@ -94,6 +100,7 @@ class Hostd:
             raise
         self.spawn(self.watchdog.run())
         self.spawn(self._sweep())
+        self.spawn(self.leftovers.run())
         _log.info("hostd.started", state=str(state), driver=self.driver.name, computers=len(self.computers))
 
     async def stop(self) -> None:
@@ -149,13 +156,10 @@ class Hostd:
         folder = self.config.state / "computers"
         folder.mkdir(exist_ok=True)
         records = load_all(folder)
-        known = {record.computer for record in records}
-        for path in folder.iterdir():
-            if path.name not in known:
-                _log.warning("computer.leftover", folder=str(path))
-                await asyncio.to_thread(remove_tree, path)
+        self.damaged = damaged(folder)
         for record in records:
             await self.new_computer(record).adopt()
+        await self.leftovers.end()
         self.watchdog.load(name for name, computer in self.computers.items() if computer.is_running)
         for name in self.watchdog.current():
             await self._renew(name)  # a hostd that was killed may have been holding it still

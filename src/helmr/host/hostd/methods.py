@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.computer import Computer
 from helmr.host.hostd.imagemethods import ImageMethods
-from helmr.host.hostd.params import Params
+from helmr.host.hostd.params import NAME, Params
 from helmr.host.hostd.params import channel as _channel
 from helmr.host.hostd.params import fence as _fence
 from helmr.host.hostd.params import text as _text
 from helmr.host.hostd.params import value as _value
-from helmr.host.hostd.records import Fence, Record, save
+from helmr.host.hostd.records import Fence, Record, owner_of, save
 from helmr.host.hostd.rpc import Connection, WithDescriptor
 from helmr.host.hostd.savemethods import SaveMethods
 from helmr.host.sandbox import hostbase
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 Reply = Mapping[str, Any] | WithDescriptor
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _log = structlog.get_logger("helmr.hostd.methods")
 
 
@@ -51,7 +49,7 @@ class Methods:
 
     def __init__(self, hostd: Hostd) -> None:
         self._hostd = hostd
-        self._creating = asyncio.Lock()
+        self._creating = hostd.creating
         self._images = ImageMethods(hostd, self._creating)
         self._holders: dict[str, Connection] = {}
         """Which connection got a Computer's stream last."""
@@ -60,6 +58,7 @@ class Methods:
         self._table: dict[str, Callable[[Connection, Params], Awaitable[Reply]]] = {
             "info": self._info,
             "storage": self._storage,
+            "leftovers.end": self._leftovers_end,
             "image.ensure": self._images.ensure,
             "image.resolve": self._images.resolve,
             "image.collect": self._images.collect,
@@ -123,12 +122,17 @@ class Methods:
             "cpu": os.cpu_count() or 1,
             "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             "history": self._hostd.histories.describe(),
+            "damaged": sorted(self._hostd.damaged),
             "computers": [computer.describe() for computer in self._hostd.computers.values() if computer.whole],
         }
 
     async def _storage(self, connection: Connection, params: Params) -> Reply:
         """How full the disk of the state folder is [C7]."""
         return asdict(await asyncio.to_thread(disk_of, self._hostd.config.state))
+
+    async def _leftovers_end(self, connection: Connection, params: Params) -> Reply:
+        """End what nobody owns now, and not at the next look [C9]."""
+        return asdict(await self._hostd.leftovers.end())
 
     async def _lease(self, connection: Connection, params: Params) -> Reply:
         names: Any = params.get("computers")
@@ -188,7 +192,7 @@ class Methods:
         name, fence = _text(params, "computer"), _fence(params)
         template = _value(TemplateManifest, params, "template")
         layers = tuple(str(key) for key in params.get("layers") or ())
-        if _NAME.fullmatch(name) is None:
+        if NAME.fullmatch(name) is None:
             raise failure.InvalidRequest("The computer's name is none.")
         async with self._creating:
             computer = self._hostd.computers.get(name)
@@ -207,16 +211,18 @@ class Methods:
     async def _create(
         self, name: str, fence: Fence, environment: str, template: TemplateManifest, layers: tuple[str, ...], *, whole: bool
     ) -> Computer:
-        folder = self._hostd.config.state / "computers" / name
-        folder.mkdir(mode=0o711)
+        folder, found = self._hostd.config.state / "computers" / name, name in self._hostd.damaged
+        folder.mkdir(mode=0o711, exist_ok=found)
         try:
             record = await self._made(folder, name, fence, environment, template, layers)
             if whole:
                 save(record)
         except BaseException:
-            # Nothing ran in it, and without a record the name would be taken for ever.
-            await asyncio.shield(asyncio.to_thread(remove_tree, folder))
+            # Nothing ran in it, and without a record the name would be taken for ever. Files that were there before are not ours to remove.
+            if not found:
+                await asyncio.shield(asyncio.to_thread(remove_tree, folder))
             raise
+        self._hostd.damaged.discard(name)
         return self._hostd.new_computer(record, whole=whole)
 
     async def _made(
@@ -246,6 +252,7 @@ class Methods:
             memory=template.memory,
             pids=template.pids,
             egress=template.egress,
+            first_id=owner_of(folder) if name in self._hostd.damaged else None,
         )
         others = [other.record.spec for other in self._hostd.computers.values()]
         spec = await self._hostd.driver.create(spec, others)
@@ -275,7 +282,10 @@ class Methods:
         async with self._creating:  # one that is just being made is there afterwards, and goes
             computer = self._hostd.computers.get(_text(params, "computer"))
         if computer is None:
-            return {"ended": 0}
+            if (name := _text(params, "computer")) not in self._hostd.damaged:
+                return {"ended": 0}
+            self._hostd.damaged.discard(name)  # nobody's from now on
+            return {"ended": (await self._hostd.leftovers.end()).processes}
         computer.check_fence(_fence(params))
         self._hostd.saves.cancel(computer.id)
         ended = await computer.destroy(_fence(params))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.records import Fence
@@ -11,6 +12,9 @@ from helmr.protocol.wire import WireError, from_wire
 
 T = TypeVar("T")
 Params: TypeAlias = Mapping[str, Any]
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Of a Computer: nothing that leads out of a folder."""
 
 
 def text(params: Params, name: str) -> str:

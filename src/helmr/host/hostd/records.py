@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+import structlog
+
 from helmr.host.sandbox.driver import ComputerSpec, Running
 from helmr.protocol.imageconfig import ImageConfig
-from helmr.protocol.wire import from_wire, to_wire
+from helmr.protocol.wire import WireError, from_wire, to_wire
 
 Fence: TypeAlias = "int | list[Any]"
 """Opaque, and ordered: a number, or (incarnation, number) [I11]."""
@@ -20,6 +22,10 @@ Fence: TypeAlias = "int | list[Any]"
 State: TypeAlias = Literal["starting", "running", "stopped", "hibernated", "waking"]
 
 _FILE: Final = "spec.json"
+DAMAGED: Final = "spec.json.damaged"
+"""What a record is renamed to that can't be read."""
+
+_log = structlog.get_logger("helmr.hostd.records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +69,37 @@ def save(record: Record) -> None:
 
 
 def load_all(folder: Path) -> list[Record]:
-    """The records of a state folder; folders without one are leftovers of an interrupted create."""
+    """The records of a state folder; folders without one are leftovers of an interrupted create.
+
+    A record that can't be read keeps nobody else's from being: it is set aside, and its Computer is among the `damaged`.
+    """
     found: list[Record] = []
     for path in sorted(folder.glob(f"[!.]*/{_FILE}")):
-        found.append(from_wire(Record, json.loads(path.read_bytes()), str(path)))
+        try:
+            record = from_wire(Record, json.loads(path.read_bytes()), str(path))
+            if record.computer != path.parent.name:
+                raise ValueError(f"it is of {record.computer}")
+        except (ValueError, WireError) as error:
+            aside = path.with_name(DAMAGED)
+            path.replace(aside)
+            _log.error("computer.record_damaged", computer=path.parent.name, record=str(aside), error=str(error))
+        else:
+            found.append(record)
     return found
+
+
+def damaged(folder: Path) -> set[str]:
+    """The Computers whose records were set aside, as long as no new one has taken the place."""
+    return {path.parent.name for path in folder.glob(f"[!.]*/{DAMAGED}") if not path.with_name(_FILE).exists()}
+
+
+def owner_of(folder: Path) -> int | None:
+    """The range of host ids that the files of a Computer belong to which has lost its record; None where there is none."""
+    try:
+        owner = (folder / "disk/upper").stat().st_uid
+    except FileNotFoundError:
+        return None
+    return owner if os.geteuid() == 0 and owner else None
 
 
 def write_durably(path: Path, data: bytes) -> None:

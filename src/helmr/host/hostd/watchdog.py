@@ -35,8 +35,11 @@ class Watchdog:
         """After a restart: the leases of the Computers that run. One without a lease counts as ended."""
         known: dict[str, Any] = {}
         if self._file.exists():
-            stored = json.loads(self._file.read_text())
-            known = stored["ends"] if stored["boot"] == boot_id() else {}
+            try:
+                stored = json.loads(self._file.read_text())
+                known = stored["ends"] if stored["boot"] == boot_id() else {}
+            except (ValueError, TypeError, KeyError) as error:
+                _log.error("leases.damaged", file=str(self._file), error=str(error))  # all count as ended: the next lease lets them go on
         self._ends = {computer: float(known.get(computer, 0.0)) for computer in computers}
 
     def current(self) -> list[str]:

@@ -37,6 +37,19 @@ async def go_on(members: Members) -> None:
     await _repeat(lambda: {pid for pid in members() if state_of(pid) == "T"}, signal.SIGCONT)
 
 
+def marks() -> set[str]:
+    """The marks that live processes of this host bear, as far as we may look."""
+    name = f"{MARK}=".encode()
+    found: set[str] = set()
+    for pid in parents():
+        try:
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        found.update(word[len(name) :].decode(errors="replace") for word in words if word.startswith(name))
+    return found
+
+
 def marked(mark: str) -> set[int]:
     """The live processes of this host, as far as we may look, whose environment bears a Computer's mark."""
     wanted = f"{MARK}={mark}".encode()

@@ -50,6 +50,7 @@ async def guest_python(state: Path) -> Path:
     target = state / "python" / hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
     if not await asyncio.to_thread(target.is_dir):
         await asyncio.to_thread(_make, target, foreign)
+    os.utime(target)  # the one that was asked for last stays; older ones go once no Computer needs them
     return target
 
 
