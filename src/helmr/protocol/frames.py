@@ -26,6 +26,9 @@ from typing import Final, NamedTuple
 from helmr.protocol.limits import FRAME_BYTES
 
 PROTOCOL: Final = 1
+"""Of guests. It is raised by at most one from a minor version of Helmr to the next."""
+OLDER: Final = 2
+"""How many protocols before its own a host speaks with guests: those of the last two minor versions [D5]."""
 """Version of the frames between host and guest [D5]."""
 
 HEADER: Final = struct.Struct(">IIQ")
@@ -89,6 +92,11 @@ SUPERVISOR_DOWN: Final = {
     "scope.forget": "`channel`: its end is recorded; drop what is kept of it",
     "ping": "`n`",
 }
+
+
+def spoken(protocol: object, own: int = PROTOCOL) -> bool:
+    """Whether a host of protocol `own` speaks with a guest of that one."""
+    return type(protocol) is int and max(1, own - OLDER) <= protocol <= own
 
 
 class Frame(NamedTuple):

@@ -155,7 +155,7 @@ async def test_old_copies_of_a_python_go_once_no_computer_needs_them(jail: Jail)
         (pythons / ".just-made.abcd").mkdir()
         plan.write_text(json.dumps({"binds": [{"source": str(pythons / "in-use")}]}))
         ended = await jail.client.call("leftovers.end", {})
-        assert sorted(ended["pythons"]) == [".torn.abcd", "older", "oldest"]
+        assert sorted(ended["copies"]) == [".torn.abcd", "older", "oldest"]
         assert sorted(path.name for path in pythons.iterdir()) == [".just-made.abcd", "in-use", "newest"]
     finally:
         plan.write_bytes(before)

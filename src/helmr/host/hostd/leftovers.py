@@ -1,13 +1,14 @@
 """What bears this host daemon's marks and is on none of its records: left by one that was killed, or by an attempt that failed half-way.
 
-Found again and again, and ended: processes, cgroups, gVisor's own state, folders, and copies of a Python that no Computer uses any more. A
-mark names the Computer and the state folder that it belongs to, so nothing of another daemon is ever touched; and since nobody can make a
-Computer meanwhile, nothing that is just being made is. SPEC [C9], UD-42.
+Found again and again, and ended: processes, cgroups, gVisor's own state, folders, and copies of a Python, or of the guest's side of Helmr,
+that no Computer uses any more. A mark names the Computer and the state folder that it belongs to, so nothing of another daemon is ever
+touched; and since nobody can make a Computer meanwhile, nothing that is just being made is. SPEC [C9], UD-42.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 60.0
 UNFINISHED_SECONDS: Final = 3600.0
-"""A copy of a Python that is not whole after this long never will be."""
+"""A copy that is not whole after this long never will be."""
 _GONE: Final = ".gone-"
 
 _log = structlog.get_logger("helmr.hostd.leftovers")
@@ -43,7 +44,8 @@ class Ended:
 
     computers: list[str] = field(default_factory=list[str])
     processes: int = 0
-    pythons: list[str] = field(default_factory=list[str])
+    copies: list[str] = field(default_factory=list[str])
+    """Of a Python, and of the guest's side of Helmr."""
 
 
 class Leftovers:
@@ -68,7 +70,8 @@ class Leftovers:
                 else:
                     ended.computers.append(name)
             records = [computer.record for computer in self._hostd.computers.values()]
-            ended.pythons = await asyncio.to_thread(_remove_pythons, self._hostd.config.state, records)
+            for place in ("python", "runtime"):
+                ended.copies += await asyncio.to_thread(_remove_copies, self._hostd.config.state / place, records)
         return ended
 
     async def _end_computer(self, name: str) -> int:
@@ -116,16 +119,15 @@ def _marks() -> Iterator[str]:
         yield from (path.name for path in STATES.iterdir())
 
 
-def _remove_pythons(state: Path, records: Collection[Record]) -> list[str]:
-    """Copies of a Python but the one that was asked for last, which no Computer that runs or sleeps was started with [A9]."""
-    folder = state / "python"
+def _remove_copies(folder: Path, records: Collection[Record]) -> list[str]:
+    """All in a folder of copies but the one that was asked for last, and those which a Computer that runs or sleeps was started with."""
     copies = sorted((path for path in folder.iterdir() if path.is_dir()), key=_asked) if folder.is_dir() else []
     whole = [path for path in copies if not path.name.startswith(".")]
     torn = [path for path in copies if path.name.startswith(".") and time.time() - _asked(path) > UNFINISHED_SECONDS]
     plans = [_plan(record) for record in records if record.state != "stopped"]
     removed: list[str] = []
     for path in (*torn, *whole[:-1]):
-        if not any(os.fsencode(path) in plan for plan in plans):
+        if not any(plan is None or os.fsencode(path) in plan for plan in plans):
             remove_tree(path)
             removed.append(path.name)
     return removed
@@ -136,9 +138,13 @@ def _asked(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _plan(record: Record) -> bytes:
-    """How it was started: in whatever form, a path in it is a path. A driver without plans shows no Python."""
-    try:
-        return (Path(record.spec.folder) / "launch.json").read_bytes()
-    except FileNotFoundError:
-        return b""
+def _plan(record: Record) -> bytes | None:
+    """How it was started: in whatever form, a path in it is a path. None when nothing tells: it may need anything."""
+    places = [Path(record.spec.folder) / "launch.json"]
+    if record.running is not None:
+        places.append(Path(f"/proc/{record.running.pid1.pid}/cmdline"))
+    found: list[bytes] = []
+    for place in places:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(place.read_bytes())
+    return b"\0".join(found) if any(found) else None

@@ -27,6 +27,7 @@ def ensure_runtime(folder: Path) -> Path:
         digest.update(f"{name}\0{len(text)}\0".encode() + text)
     target = folder / digest.hexdigest()[:24]
     if target.is_dir():
+        os.utime(target)  # the one that was asked for last stays; older ones go once no Computer needs them
         return target
     folder.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))

@@ -19,7 +19,7 @@ from helmr.host.worker.stream import SupervisorStream
 from helmr.host.worker.uplink import Uplink
 from helmr.protocol import jsontext
 from helmr.protocol.errors import ContentInvalid
-from helmr.protocol.frames import PROTOCOL, SUPERVISOR, FrameError, encode
+from helmr.protocol.frames import OLDER, PROTOCOL, SUPERVISOR, FrameError, encode, spoken
 
 HELLO_SECONDS: Final = 10.0
 ATTEMPTS: Final = 4
@@ -28,6 +28,14 @@ REATTACH_SECONDS: Final = 0.05
 REATTACH_LIMIT_SECONDS: Final = 5.0
 STEADY_SECONDS: Final = 10.0
 """A stream that held so long makes the next attachment a first one."""
+
+
+FOREIGN: Final = "supervisor_foreign"
+"""The code of a failure: the supervisor is of a version that this worker does not speak with [D5]."""
+
+
+class SupervisorForeign(FrameError):
+    """It can't be spoken with; a start of its Computer renews it."""
 
 
 class Seat(Protocol):
@@ -161,7 +169,8 @@ class Attachment:
         if isinstance(error, FrameError):
             # A guest that breaks the protocol isn't attached again by ourselves: the control plane decides what becomes of it (I4).
             logger.warning("computer.protocol_violated", computer=self._seat.id, error=str(error))
-            self._seat.broken(Failure(code="protocol_violated", message=str(error)))
+            code = FOREIGN if isinstance(error, SupervisorForeign) else "protocol_violated"
+            self._seat.broken(Failure(code=code, message=str(error)))
             return
         logger.info("computer.stream_lost", computer=self._seat.id, error=str(error) if error else None)
         if self._greeting is not None and not self._greeting.done():
@@ -213,8 +222,10 @@ class Attachment:
         """Join at the supervisor's hello: tell the control plane first, since frames follow at once."""
         stream = self._stream
         assert stream is not None
-        if _whole(hello.get("protocol")) != PROTOCOL:
-            raise FrameError(f"The supervisor speaks protocol {hello.get('protocol')!r}, this worker {PROTOCOL}.")
+        if not spoken(hello.get("protocol"), PROTOCOL):
+            raise SupervisorForeign(
+                f"The supervisor speaks guest protocol {hello.get('protocol')!r}, this worker {PROTOCOL} and the {OLDER} before it."
+            )
         known = cast("Mapping[str, Any]", hello["channels"])
         self._seat.scopes.missing(known)
         channels = self._seat.scopes.attached(known)

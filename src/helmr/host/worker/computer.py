@@ -12,9 +12,9 @@ import posixpath
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from helmr.host.worker.attachment import Attachment
+from helmr.host.worker.attachment import FOREIGN, Attachment
 from helmr.host.worker.bundles import Bundles
-from helmr.host.worker.failure import DRAINING, Failure, answered
+from helmr.host.worker.failure import DRAINING, Failure, answered, ending_of
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.images import Images
 from helmr.host.worker.ports import HostdRefused
@@ -172,7 +172,7 @@ class Computer:
         self.state = "gone"
         self.detach()
         oom = cast("Mapping[str, Any]", notice.get("oom") or {})
-        error = Failure(code="out_of_memory" if oom else "computer_exited", message=_ending(notice))
+        error = Failure(code="out_of_memory" if oom else "computer_exited", message=ending_of(notice))
         self.tell("computer.state", fence=self.fence, state="gone", reason="exited", error=error.to_wire())
         facts = {name: notice.get(name) for name in ("code", "signal")} | {name: oom.get(name) for name in ("limit", "peak")}
         self.scopes.gone("out_of_memory" if oom else "exited", error.message, {**facts, "ended": 0, "seconds": 0.0})
@@ -182,8 +182,12 @@ class Computer:
         self._attachment.resume()
 
     def broken(self, failure: Failure) -> None:
-        """Its supervisor breaks the protocol, or another fence holds it: the control plane decides what becomes of it (I4)."""
+        """Its supervisor breaks the protocol, or another fence holds it: the control plane decides what becomes of it (I4). One that this
+        worker can't speak with is ended: the Computer's next start renews it [D5]."""
         self.detach()
+        if failure.code == FOREIGN:
+            self.spawn(answered(lambda: self.give_up(failure), lambda _: None, "computer.renew", computer=self.id), f"renew-{self.id}")
+            return
         self.state = "failed"
         self.tell("computer.state", fence=self.fence, state="failed", error=failure.to_wire())
 
@@ -389,12 +393,3 @@ class Computer:
 def zygote_name(bundle: str, preload: list[str]) -> str:
     """Sessions with the same source and the same preloaded modules share a zygote (DESIGN 6)."""
     return hashlib.sha256(jsontext.canonical([bundle, preload])).hexdigest()[:32]
-
-
-def _ending(notice: Mapping[str, Any]) -> str:
-    if notice.get("oom"):
-        return "The Computer ran out of memory."
-    for name in ("signal", "code"):
-        if notice.get(name) is not None:
-            return f"The Computer ended with {name} {notice[name]}."
-    return "The Computer ended."

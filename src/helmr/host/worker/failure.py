@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -43,6 +44,16 @@ def failure_of(error: Exception) -> Failure:
             return Failure(code="host_unavailable", message=f"The host failed: {error or type(error).__name__}.")
         case _:
             return Failure(code="internal", message=f"The worker failed: {type(error).__name__}: {error}")
+
+
+def ending_of(notice: Mapping[str, Any]) -> str:
+    """hostd's computer.exited, in words."""
+    if notice.get("oom"):
+        return "The Computer ran out of memory."
+    for name in ("signal", "code"):
+        if notice.get(name) is not None:
+            return f"The Computer ended with {name} {notice[name]}."
+    return "The Computer ended."
 
 
 async def answered(work: Callable[[], Awaitable[None]], failed: Callable[[Failure], None], what: str, **facts: object) -> None:
