@@ -163,5 +163,23 @@ async def test_it_is_saved_before_it_sleeps_and_another_worker_takes_its_place_f
         assert _reason(await h.events(session)) == "restored_from_save"
 
 
+async def test_a_computer_that_a_draining_worker_did_not_take_goes_to_another_one_and_nobody_is_blamed(database, tmp_path):
+    """[S14]: placed a moment before the worker was told to go; drains are no strikes."""
+    async with house(database, tmp_path) as h:
+        h.host.refuse_computers = {"code": "worker_draining", "message": "This worker is draining."}
+        made = await h.create("new")
+        session = made["session"]["id"]
+        await h.until(session, "session.process_failed")
+        await renew(h.host)
+        other = ScriptedHost(h.plane, name="other")
+        other.connect()
+        await other.told("welcome")
+        h.plane.dispatcher.place(session)
+        process = await other.next_process()
+        await process.began(made["turn"]["id"])
+        async with h.database.connection() as connection:
+            assert await connection.fetchval("SELECT strikes FROM sessions WHERE id = $1", session) == 0
+
+
 def _reason(events: list[dict[str, Any]]) -> str:
     return [event["data"] for event in events if event["kind"] == "session.process_started"][-1]["reason"]

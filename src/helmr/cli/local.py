@@ -82,7 +82,7 @@ def serve(host: str | None, port: int | None, new_incarnation: bool) -> int:
 
     Its other settings come from the environment: HELMR_BLOBS, HELMR_WORKER_CREDENTIAL, HELMR_API_KEY, HELMR_POOL_SIZE, HELMR_LOG_LEVEL;
     limits (docs/reference/limits.md): HELMR_ADMISSION_RATE, HELMR_ADMISSION_BURST, HELMR_PAYLOAD_RETENTION,
-    HELMR_COMPUTER_RETENTION.
+    HELMR_COMPUTER_RETENTION, HELMR_STORAGE_HIGH, HELMR_STORAGE_LOW.
     """
     _installed("serve")
     import dataclasses
@@ -156,7 +156,8 @@ def worker(
 ) -> int:
     """Run a worker on this host, with a hostd of its own when none runs.
 
-    SIGTERM drains and lets go; Computers and hostd go on, and the next worker takes them up.
+    SIGTERM drains: what runs may end, the rest is saved and sleeps, and what is waited for is said. Then the worker lets go; hostd goes on,
+    and the next worker takes its Computers up. HELMR_STORAGE_HIGH and HELMR_STORAGE_LOW say from where on its disks are too full.
     """
     _installed("worker")
     import asyncio

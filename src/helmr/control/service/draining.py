@@ -71,7 +71,7 @@ class Draining:
                 return Counter()
             await computers.processes_asleep(connection, computer_id=computer_id)
             members = await computers.members(connection, computer_id=computer_id)
-            for row in members:
+            for row in (row for row in members if row["id"] in locked):
                 runnable = row["status"] != "closed" and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"]
                 if runnable and row["process"] in ("none", "asleep") and row["running_turn"] is None and not row["wanting"]:
                     await processes.set_wanting(connection, id=row["id"], wanting=True)

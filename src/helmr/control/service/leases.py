@@ -31,6 +31,11 @@ class Leases:
         self._pressure = pressed
         self._plane_id = plane_id
 
+    async def drains(self, end: WorkerEnd) -> None:
+        """It said so by what it refused, before a renewal did."""
+        async with self._core.database.connection() as connection:
+            await computers.drain_worker(connection, id=end.worker_id)
+
     async def left(self, end: WorkerEnd) -> None:
         """A drained worker goes: its lease is given back."""
         await self._draining.left(str(end.worker_id))

@@ -22,7 +22,7 @@ from helmr.control.service.guests import Seat
 from helmr.control.service.histories import Histories
 from helmr.control.service.leases import Leases
 from helmr.control.service.pressure import Pressure, PressureNotices
-from helmr.control.service.processes import Processes
+from helmr.control.service.processes import DRAINED, Processes
 from helmr.control.service.reconciling import Reconciling
 from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.sleeping import Sleeping, how_slept
@@ -246,6 +246,8 @@ class Links:
             if state == "failed":
                 end.unattached.add(computer_id)
         if state == "failed":
+            if error.get("code") == DRAINED:
+                await self._leases.drains(end)
             await self._processes.computer_failed(computer_id, fence, error)
         else:
             await self._processes.computer_lost(computer_id, fence, "cold", error)
@@ -311,7 +313,7 @@ class Links:
         guest = seat.guests.get(channel)
         kind: End = "out_of_memory" if said.get("cause") == "out_of_memory" else "process_lost"
         error: Mapping[str, Any] = said.get("error") or {}
-        if error.get("code") == "worker_draining":
+        if error.get("code") == DRAINED:
             kind = "drained"
         facts = {name: said[name] for name in _FACTS if said.get(name) is not None}
         if guest is not None and guest.offence is not None:

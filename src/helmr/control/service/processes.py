@@ -21,12 +21,13 @@ from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, identity, processes, saves, sessions
 from helmr.protocol import jsontext
 from helmr.protocol.ids import new_id
-from helmr.protocol.limits import CLEANUP_SECONDS
 from helmr.protocol.wire import to_wire
 
 Placed = Literal["nothing", "waiting", "full", "moving", "process"]
 _ON_ITS_HOST: Final = ("starting", "running", "hibernating", "waking")
 """Where a Computer is something that its host's end loses."""
+DRAINED: Final = "worker_draining"
+"""The code of a failure that is nobody's: its worker is about to go [S14]."""
 _LOST: Final = {"code": "worker_lost", "message": "The Computer's host does not answer."}
 
 
@@ -283,6 +284,8 @@ class Processes:
                 await self._restoring.give_back(connection, computer, error)
             else:
                 await computers.set_residency(connection, id=computer_id, residency="cold", error=jsontext.dumps(error))
+                if error["code"] == DRAINED:
+                    await computers.unplace(connection, id=computer_id)
             await lose_commands(connection, effects, computer_id, error, waiting=True)
             return await processes.wanting_on(connection, computer_id=computer_id)
 
@@ -296,7 +299,7 @@ class Processes:
             session = rows[row["id"]]
             if session["process"] != "none" or session["status"] == "closed":
                 return
-            after = after_end("init_failed", session["strikes"])
+            after = after_end("drained" if error["code"] == DRAINED else "init_failed", session["strikes"])
             data = render.data(attempt=session["attempt"] + 1, cause=error["code"], message=(error.get("message") or "")[-4000:] or None)
             await record(connection, effects, session_id, [(None, "session.process_failed", data)])
             await processes.start_failed(connection, id=session_id, strikes=after.strikes, retry_ms=after.retry_ms)
@@ -392,8 +395,3 @@ class Processes:
 def base_of(computer: Any) -> str | None:
     """The base that its host must have: None for one that was not made `from_host()`, or that was nowhere yet [A7]."""
     return computer["base"] if jsontext.loads(computer["template"])["image"]["base"] == "host" else None
-
-
-def cleanup_left(stop_at: Any, now: Any) -> float:
-    """Seconds of the cleanup time that are left [S13]."""
-    return max(0.0, CLEANUP_SECONDS - (now - stop_at).total_seconds())

@@ -16,7 +16,7 @@ from helmr.control.service.core import Core
 from helmr.control.service.guests import Guest, Seat
 from helmr.control.service.launching import session_start
 from helmr.control.service.manifests import Manifests
-from helmr.control.service.processes import Processes, cleanup_left
+from helmr.control.service.processes import Processes
 from helmr.control.service.roster import Roster
 from helmr.control.store.flush import Claim, Flushed, NextTurn
 from helmr.control.store.pool import Connection
@@ -170,6 +170,11 @@ def _may_claim(row: Any) -> bool:
     return bool(
         row["process"] == "ready" and row["running_turn"] is None and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"]
     )
+
+
+def cleanup_left(stop_at: Any, now: Any) -> float:
+    """Seconds of the cleanup time that are left [S13]."""
+    return max(0.0, CLEANUP_SECONDS - (now - stop_at).total_seconds())
 
 
 def _end_of(question: Any) -> bytes:

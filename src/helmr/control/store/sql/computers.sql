@@ -19,6 +19,10 @@ SET residency = 'starting', worker_id = :worker_id, fence = fence + 1, moves = m
     base = coalesce(base, (SELECT w.base FROM workers w WHERE w.id = :worker_id))
 WHERE id = :id;
 
+-- name: unplace(id)!
+-- It was given to a host that did not take it; if nothing ever ran on it, any other host is as good.
+UPDATE computers SET worker_id = NULL, base = NULL, error = NULL WHERE id = :id AND next_channel = 1 AND save_id IS NULL;
+
 -- name: set_residency(id, residency, error)!
 UPDATE computers SET residency = :residency, error = :error, deadline_at = NULL WHERE id = :id;
 
