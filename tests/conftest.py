@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Workers look how full their disks are, and hold new work on one that is: no test is about the disk of the machine that it runs on [C7].
+os.environ["HELMR_STORAGE_HIGH"] = "100%"
+
 PATIENCE_SECONDS = 5.0
 """How long a test waits for anything: a signal that does not come by then never comes (STYLE 17)."""
 

@@ -39,7 +39,8 @@ def volume() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def host(volume: Path) -> AsyncIterator[Host]:
+async def host(volume: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    monkeypatch.delenv("HELMR_STORAGE_HIGH")
     async with hosted(Host(volume, "bubblewrap")) as found:
         yield found
         ending = os.pidfd_open(lock_holder(found.folder / "hostd"))

@@ -30,6 +30,7 @@ from helmr.dev.screen import Ready, Screen
 from helmr.host.worker import DriverName, HostdProcess
 from helmr.logs import write_logs
 from helmr.protocol.errors import SetupError
+from helmr.protocol.storage import OWN_MACHINE, WaterMarks
 from helmr.publish.project import load_project
 from helmr.server import DEFAULT_PORT as SERVER_PORT
 from helmr.server import Server, ServerConfig, limits_from, save_after
@@ -121,6 +122,7 @@ class Dev:
             limits=limits_from(),
             objects=os.environ.get("HELMR_OBJECTS") or None,
             save_after_seconds=save_after(),
+            storage=WaterMarks.from_environ(default=OWN_MACHINE),
         )
         server = Server(settings, listener, on_log=self._process_log)
         started.push_async_callback(server.stop)

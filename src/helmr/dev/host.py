@@ -12,6 +12,7 @@ from helmr.dev.folder import DataFolder
 from helmr.host.hostd.client import HostdClient
 from helmr.host.worker import HostdProcess, Worker, WorkerConfig, local_links
 from helmr.protocol.errors import SetupError
+from helmr.protocol.storage import OWN_MACHINE, WaterMarks
 
 NAME: Final = "dev"
 WELCOME_SECONDS: Final = 30.0
@@ -24,7 +25,7 @@ class LocalHost:
     def __init__(self, folder: DataFolder, hostd: HostdProcess, plane: ControlPlane) -> None:
         self._plane = plane
         self._worker = Worker(
-            WorkerConfig(state=folder.worker, name=NAME),
+            WorkerConfig(state=folder.worker, name=NAME, storage=WaterMarks.from_environ(default=OWN_MACHINE)),
             hostd=hostd.connect,
             links=local_links(lambda link: plane.links.open(NAME, link)),
             blobs=self,

@@ -37,19 +37,25 @@ class WaterMarks:
         return share >= self.high or (before and share > self.low)
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> WaterMarks:
+    def from_environ(cls, environ: Mapping[str, str] = os.environ, *, default: WaterMarks | None = None) -> WaterMarks:
         """`HELMR_STORAGE_HIGH` and `HELMR_STORAGE_LOW`, as `90%`; the low mark follows a high one that is set alone, five points under it.
 
         Raises `ConfigurationMissing` naming the variable that is wrong.
         """
         high, low = _share(environ, HIGH_VARIABLE), _share(environ, LOW_VARIABLE)
+        if high is None and low is None:
+            return default or cls()
         if high is None:
-            high = cls().high
+            high = (default or cls()).high
         if low is None:
             low = max(0.0, round(high - (cls().high - cls().low), 6))
         if low > high:
             raise ConfigurationMissing(f"{LOW_VARIABLE} is above {HIGH_VARIABLE}: {low:.0%} and {high:.0%}.", hint="")
         return cls(high=high, low=low)
+
+
+OWN_MACHINE: Final = WaterMarks(high=0.98, low=0.97)
+"""For `helmr dev`: a developer's disk is fuller than a server's, and other things than Computers fill it."""
 
 
 def disk_of(path: Path) -> Disk:

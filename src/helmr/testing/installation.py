@@ -247,6 +247,7 @@ class Installation:
             "HELMR_WORKER_TOKEN": CREDENTIAL,
             "HELMR_WORKER_CREDENTIAL": CREDENTIAL,
             "HELMR_LOG_LEVEL": "warning",
+            "HELMR_STORAGE_HIGH": "100%",  # the machine's disk is not what is tested or measured
             **self.environment(),
             "HELMR_API_URL": self.worker_url,
             **more,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helmr.protocol.errors import ConfigurationMissing
-from helmr.protocol.storage import Disk, WaterMarks, disk_of, fullest
+from helmr.protocol.storage import OWN_MACHINE, Disk, WaterMarks, disk_of, fullest
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,12 @@ def test_pressure_begins_at_the_high_mark_and_ends_at_the_low_one(share: float, 
 def test_the_marks_are_the_operators(environ: dict[str, str], marks: tuple[float, float]) -> None:
     found = WaterMarks.from_environ(environ)
     assert (found.high, found.low) == pytest.approx(marks)
+
+
+def test_a_default_holds_where_no_mark_is_set() -> None:
+    """A developer's machine has others."""
+    assert WaterMarks.from_environ({}, default=OWN_MACHINE) == OWN_MACHINE
+    assert WaterMarks.from_environ({"HELMR_STORAGE_HIGH": "50%"}, default=OWN_MACHINE).high == 0.5
 
 
 @pytest.mark.parametrize(

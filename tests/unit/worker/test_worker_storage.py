@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 
 from helmr.host.worker import caches
 from helmr.host.worker.ports import HostdRefused
+from helmr.protocol.storage import WaterMarks
 
 if TYPE_CHECKING:
     from tests.unit.worker.conftest import Rig
@@ -49,6 +51,7 @@ async def test_what_nobody_asked_for_of_late_goes_and_the_rest_stays(tmp_path: P
 
 async def test_a_full_disk_is_collected_first_and_told_only_if_it_stays_full(local_rig: Rig, bounded: Bounded) -> None:
     """What room comes of collecting is enough: nobody is held. What does not go is told, until there is room again."""
+    local_rig.config = replace(local_rig.config, storage=WaterMarks(high=0.9, low=0.85))
     async with bounded():
         await local_rig.start_worker()
         storage = local_rig.worker.storage
