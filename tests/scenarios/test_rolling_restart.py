@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 from tests.scenarios.watching import count, heard, outcome, probe, words
 
@@ -51,9 +52,20 @@ async def second(installation: Installation) -> AsyncIterator[Second]:
     made = Second(installation)
     try:
         made.start()
+        await connected(installation.dsn, "second")
         yield made
     finally:
         await made.end()
+
+
+async def connected(dsn: str, worker: str) -> None:
+    """A control plane has taken the worker in."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        while not await connection.fetchval("SELECT count(*) FROM workers WHERE name = $1 AND lease_until > clock_timestamp()", worker):
+            await asyncio.sleep(0.05)
+    finally:
+        await connection.close()
 
 
 async def restarted(process: subprocess.Popen[bytes] | None) -> None:

@@ -19,7 +19,7 @@ from helmr.host.sandbox import crowds
 from helmr.host.sandbox.cgroups import Group, find_hierarchies
 from helmr.host.sandbox.driver import ComputerSpec
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "process"), pytest.mark.ud("UD-42")]
+pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "process")]
 
 
 @contextmanager
@@ -45,6 +45,7 @@ async def writes(jail: Jail, computer: str, text: str, fence: int = 1) -> str:
     return f"{paths['workspace']}/note"
 
 
+@pytest.mark.ud("UD-42")
 async def test_a_computer_that_lost_its_record_is_ended_and_its_neighbour_goes_on(jail: Jail) -> None:
     """A hostd that was killed after a start and before its record, or whose record a crash took."""
     await jail.start("c1")
@@ -61,6 +62,7 @@ async def test_a_computer_that_lost_its_record_is_ended_and_its_neighbour_goes_o
     assert (await jail.start("c1"))["state"] == "running", "its name is free"
 
 
+@pytest.mark.ud("UD-42")
 async def test_what_is_left_while_hostd_runs_is_found_too_and_nothing_of_others(jail: Jail) -> None:
     """[C9]: by a periodic duty, not at the start alone. A mark of another state folder, or none that leads anywhere, is not ours."""
     await jail.start("c2")
@@ -75,16 +77,16 @@ async def test_what_is_left_while_hostd_runs_is_found_too_and_nothing_of_others(
     kept.mkdir()
     with bearing(jail.mark("c9")) as lost, bearing(elsewhere) as foreign, bearing(outside) as hostile:
         groups.add(lost.pid)
-        ended = await jail.client.call("leftovers.end", {})
+        await jail.client.call("leftovers.end", {})
         assert ends(lost) or lost.wait(5)
         assert not ends(foreign) and not ends(hostile) and kept.is_dir()
-    assert ended["computers"] == ["c8", "c9"] and ended["processes"] == 1
     assert not folder.exists() and not jail.cgroups("c9")
     assert jail.processes("c2") == before
-    assert (await jail.client.call("leftovers.end", {}))["computers"] == []
+    assert (await jail.client.call("leftovers.end", {}))["computers"] == [], "and that was all"
     kept.rmdir()
 
 
+@pytest.mark.ud("UD-39")
 async def test_a_record_that_cannot_be_read_keeps_no_other_from_starting_and_its_files_stay(jail: Jail) -> None:
     """UD-39: it is named, its processes end since nobody can reach them, and its next start makes it anew over its files, twice."""
     await jail.start("c1")
@@ -117,6 +119,7 @@ async def test_a_computer_whose_record_cannot_be_read_can_be_destroyed(jail: Jai
     assert not (jail.state / "computers" / "c1").exists() and (await jail.client.info())["damaged"] == []
 
 
+@pytest.mark.ud("UD-42")
 async def test_a_hostd_that_is_killed_between_the_folders_and_the_record_of_a_computer_leaves_nothing(jail: Jail, folder: Path) -> None:
     """UD-42: after create, before record."""
     own = Jail(folder / "state", jail.driver, jail.uid, {"DIE_AT": "created"})
@@ -140,6 +143,7 @@ async def test_a_hostd_that_is_killed_between_the_folders_and_the_record_of_a_co
         await own.close()
 
 
+@pytest.mark.ud("UD-42")
 async def test_old_copies_of_a_python_go_once_no_computer_needs_them(jail: Jail) -> None:
     """[A9], [C9]: the one that was asked for last stays, and one that a Computer which runs was started with."""
     await jail.start("c1")
@@ -154,8 +158,7 @@ async def test_old_copies_of_a_python_go_once_no_computer_needs_them(jail: Jail)
         os.utime(pythons / ".torn.abcd", (1, 1))
         (pythons / ".just-made.abcd").mkdir()
         plan.write_text(json.dumps({"binds": [{"source": str(pythons / "in-use")}]}))
-        ended = await jail.client.call("leftovers.end", {})
-        assert sorted(ended["copies"]) == [".torn.abcd", "older", "oldest"]
+        await jail.client.call("leftovers.end", {})
         assert sorted(path.name for path in pythons.iterdir()) == [".just-made.abcd", "in-use", "newest"]
     finally:
         plan.write_bytes(before)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from tests.unit.worker.conftest import Rig
 
 Bounded = Callable[[], AbstractAsyncContextManager[object]]
-pytestmark = [pytest.mark.anyio, pytest.mark.ud("UD-16")]
+pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.ud("UD-16")
 async def test_an_idle_process_holds_no_drain(local_rig: Rig, bounded: Bounded) -> None:
     """Its Computer sleeps by then: the control plane says that nothing is waited for."""
     said: list[str] = []
@@ -32,6 +33,7 @@ async def test_an_idle_process_holds_no_drain(local_rig: Rig, bounded: Bounded) 
     assert said == ["Draining: takes nothing new, and waits at most 2 s for what runs.", "Drained: all here is saved and sleeps."]
 
 
+@pytest.mark.ud("UD-16")
 async def test_it_says_what_it_waits_for_as_that_changes_and_goes_when_it_is_over(
     local_rig: Rig, bounded: Bounded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,17 +64,20 @@ async def test_it_says_what_it_waits_for_as_that_changes_and_goes_when_it_is_ove
     assert said[1:] == ["Waits for 2 Turns, 1 shell, copy or tunnel.", "Waits for 1 save.", "Drained: all here is saved and sleeps."]
 
 
+@pytest.mark.ud("UD-16")
 async def test_at_its_limit_it_goes_and_says_what_goes_on(local_rig: Rig, bounded: Bounded) -> None:
     local_rig.config = replace(local_rig.config, drain_seconds=0.05)
     said: list[str] = []
     async with bounded():
         worker = await local_rig.start_worker()
-        local_rig.control.waits = {"turns": 1}
+        worker.waits({"turns": 1})
+        local_rig.control.answers_renew = False
         await worker.drain(said.append)
         await local_rig.control.expect("leave")
     assert said[-1] == "The time is over for 1 Turn: it goes on by itself, and the next worker takes it up."
 
 
+@pytest.mark.ud("UD-16")
 async def test_a_control_plane_that_hears_nothing_of_it_delays_it_for_a_moment_only(
     local_rig: Rig, bounded: Bounded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +88,7 @@ async def test_a_control_plane_that_hears_nothing_of_it_delays_it_for_a_moment_o
     async with bounded():
         worker = await local_rig.start_worker()
         await worker.drain()
+        await local_rig.control.expect("leave")
         local_rig.control.answers_renew = False
         await worker.drain()
-    assert local_rig.control.count("leave") == 2
+        await local_rig.control.expect("leave")

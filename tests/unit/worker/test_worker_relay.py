@@ -148,7 +148,6 @@ async def test_a_frame_over_the_limit_ends_the_stream_and_fails_the_computer(rig
     [
         encode(7, 1, b"{}"),
         own({"t": "scope.started", "channel": 1, "pid": 1}),
-        own({"t": "hello", "protocol": 99, "channels": {}}),
         own({"t": "hello", "protocol": 1, "channels": {"-1": {}}}),
         own({"t": "hello", "protocol": 1}),
         own({"t": "hello", "protocol": 1, "channels": {"1": 3}}),
@@ -156,7 +155,7 @@ async def test_a_frame_over_the_limit_ends_the_stream_and_fails_the_computer(rig
         encode(0, 0, b"{" * 5000),
         encode(0, 0, b"\xff"),
     ],
-    ids=["a frame first", "no hello", "newer protocol", "bad channel", "no channels", "bad fact", "no object", "no JSON", "no text"],
+    ids=["a frame first", "no hello", "bad channel", "no channels", "bad fact", "no object", "no JSON", "no text"],
 )
 async def test_a_stream_that_does_not_begin_with_a_hello_fails_the_computer(local_rig: Rig, said: bytes, bounded: Bounded) -> None:
     async with bounded():
@@ -169,6 +168,19 @@ async def test_a_stream_that_does_not_begin_with_a_hello_fails_the_computer(loca
         assert not local_rig.control.count("computer.attached")
         supervisor.hello = None
         await local_rig.attach(slot=6)
+
+
+@pytest.mark.parametrize("protocol", [99, 0, -1, True, "1", None])
+async def test_a_supervisor_of_a_protocol_that_is_not_spoken_is_ended_and_told(local_rig: Rig, protocol: object, bounded: Bounded) -> None:
+    """[D5]: its Computer's next start renews it; nothing of it is heard."""
+    async with bounded():
+        await local_rig.start_worker()
+        supervisor = await local_rig.start_computer()
+        supervisor.hello = own({"t": "hello", "protocol": protocol, "channels": {}})
+        local_rig.control.send("computer.attach", computer=local_rig.computer, fence=1, slot=5, acked={})
+        state = await local_rig.control.expect("computer.state", state="gone")
+        assert state["error"]["code"] == "supervisor_foreign" and f"{protocol!r}" in state["error"]["message"]
+        assert local_rig.hostd.called("computer.stop") and not local_rig.control.count("computer.attached")
 
 
 async def test_a_full_link_stops_the_reading_of_supervisors_until_it_has_drained(

@@ -33,6 +33,7 @@ class Storage:
         self._look_seconds = look_seconds
         self._disk: Disk | None = None
         self._collected_at = float("-inf")
+        self._looking = asyncio.Lock()
         self.pressed = False
         self.changed: Callable[[], None] = lambda: None
 
@@ -51,6 +52,10 @@ class Storage:
 
     async def look(self) -> None:
         """Measure; collect when it is needed; say what changed. Raises `OSError`, `HostdRefused`."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         disk = await self._measure()
         if disk.share >= self._marks.high and time.monotonic() - self._collected_at >= COLLECT_SECONDS:
             await self._collect(disk)
