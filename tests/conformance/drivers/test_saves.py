@@ -217,3 +217,47 @@ async def test_a_hostd_that_is_killed_at_any_step_of_a_restore_has_the_old_files
     assert (await restore(jail, "new", spool, manifest, keys, fence=2))["generation"] == 1
     assert (await restore(jail, "one", spool, manifest, keys, fence=2))["state"] == "stopped"
     assert not list((jail.state / "computers").glob("*/disk.new"))
+
+
+async def test_modes_that_forbid_their_owner_everything_keep_nothing_from_a_save(jail: Jail, spool: Path) -> None:
+    """A guest sets modes as it likes; hostd may be an ordinary user, to whom they apply."""
+    keys = fresh_keys()
+    await jail.start("one")
+    place = await workspace(jail, "one")
+    async with jail.inside("one") as inmate:
+        closed = f"""import os
+os.makedirs('{place}/folder/inner'); open('{place}/folder/inner/file', 'w').write('inside'); open('{place}/file', 'w').write('closed')
+for name in ('file', 'folder/inner/file', 'folder/inner', 'folder'): os.chmod(f'{place}/{{name}}', 0)"""
+        assert (await inmate.run(closed)).exit == 0
+    saved = await jail.client.save("one", 1, spool=spool, keys=keys)
+    assert (saved["refused"], saved["torn"]) == ([], [])
+    await restore(jail, "two", spool, saved["manifest"]["name"], keys)
+    await jail.start("two")
+    place = await workspace(jail, "two")
+    async with jail.inside("two") as inmate:
+        look = f"""import os
+found = [os.stat('{place}/file').st_mode & 0o777, os.stat('{place}/folder').st_mode & 0o777]
+for name in ('folder', 'folder/inner', 'folder/inner/file', 'file'): os.chmod(f'{place}/{{name}}', 0o700)
+print(found, open('{place}/file').read(), open('{place}/folder/inner/file').read())"""
+        assert (await inmate.run(look)).out == "[0, 0] closed inside"
+
+
+@pytest.mark.kinds("bubblewrap-root")
+async def test_a_computer_with_folders_deeper_than_any_path_is_saved_and_restored_and_removed(jail: Jail, spool: Path) -> None:
+    """Deeper too than Python's stack: neither a save nor the end of a Computer stands on that."""
+    keys = fresh_keys()
+    await jail.start("one")
+    place = await workspace(jail, "one")
+    async with jail.inside("one") as inmate:
+        dig = (
+            f"import os\nos.chdir('{place}')\nfor _ in range(1200): os.mkdir('deeper'); os.chdir('deeper')\nopen('bottom', 'w').write('x')"
+        )
+        assert (await inmate.run(dig)).exit == 0
+    saved = await jail.client.save("one", 1, spool=spool, keys=keys)
+    assert (saved["refused"], saved["torn"]) == ([], [])
+    restored = await restore(jail, "two", spool, saved["manifest"]["name"], keys)
+    assert restored["files"] == saved["files"]
+    for computer in ("one", "two"):
+        await jail.client.destroy(computer, 1)
+        assert not (jail.state / "computers" / computer).exists()
+    assert not list((jail.state / "computers").glob(".gone-*"))

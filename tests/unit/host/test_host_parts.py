@@ -186,7 +186,7 @@ def test_what_an_interrupted_removal_left_goes_with_the_next(tmp_path: Path, mon
         raise OSError("the disk is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shutil.rmtree", fail)
+        patched.setattr("helmr.host.sandbox.removal.erase", fail)
         with pytest.raises(OSError, match="away"):
             remove_tree(folder)
     assert [path.name for path in tmp_path.iterdir()] == [".gone-computer"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit.objects.saved_trees import HERE, KEYS, restore, save
 
-from helmr.objects.saves import Previous, SaveReport, Saving, Spool, referenced, repacking, walking
+from helmr.objects.saves import Previous, SaveReport, Saving, Spool, opening, referenced, repacking, walking
 from helmr.objects.saves import content as content_module
 from helmr.objects.saves.keys import Sealer
 from helmr.objects.saves.manifest import read_manifest
@@ -209,7 +209,7 @@ def test_what_vanishes_or_becomes_another_thing_while_the_tree_is_walked_is_left
         (tree / name).mkdir()
     (tree / "file").write_bytes(b"x")
     (tree / "other").write_bytes(b"y")
-    real, real_open = walking.open_below, walking.open_file
+    real, real_open = opening.open_below, walking.open_file
 
     def open_below(root: int, path: bytes) -> int:
         if path in (b"becomes-link", b"outer/inner"):
@@ -226,7 +226,7 @@ def test_what_vanishes_or_becomes_another_thing_while_the_tree_is_walked_is_left
             (tree / "file").symlink_to(outside / "secret")
         return real_open(folder, name)
 
-    monkeypatch.setattr(walking, "open_below", open_below)
+    monkeypatch.setattr(opening, "open_below", open_below)
     monkeypatch.setattr(walking, "open_file", open_file)
     report = save(tree, spool)
     assert set(report.torn) == {"becomes-link", "goes", "outer/inner"}

@@ -2,12 +2,14 @@
 
 It walks and packs with hostd's rights while hostd goes on serving, and ends when hostd does. Keys come on the descriptor and are nowhere
 else. Lines of JSON: the job; from here `{"n": "still"}` (let the tree stand still: hostd answers) and `{"n": "moving"}` (it may go on);
-last `{"ok": report}` or `{"error": {"code", "message"}}`.
+hostd
+says `{"whole"}`: whether it stood still all the time); last `{"ok": report}` or `{"error": {"code", "message"}}`.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import queue
@@ -19,11 +21,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from helmr.host.hostd.savecache import SaveCache
+from helmr.host.sandbox import mounts
 from helmr.objects.saves import IdRange, Previous, SaveKeys, Saving, Spool, restore_tree
 from helmr.objects.store import check_digest
 from helmr.protocol.errors import HelmrError
+from helmr.protocol.limits import MIB
 
 DESCRIPTOR: Final = 3
+PASSES: Final = 3
+"""How often a tree that isn't held still is walked again, until nothing in it has moved meanwhile."""
+LEAST_BYTES: Final = 1024 * MIB
+_VICTIM: Final = 700
 _GONE: Final = 3
 """Exit code when hostd has ended meanwhile."""
 
@@ -51,6 +59,8 @@ class Line:
 
 def main() -> int:
     os.umask(0o077)
+    _be_modest()
+    _have_rights()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     line = Line(socket.socket(fileno=DESCRIPTOR))
@@ -58,14 +68,39 @@ def main() -> int:
     keys = SaveKeys(data=base64.b64decode(job["keys"]["data"]), names=base64.b64decode(job["keys"]["names"]))
     try:
         with Spool(Path(job["spool"]), owner=job["owner"]) as spool:
-            reply = _save(job, keys, spool, line) if job["job"] == "save" else _restore(job, keys, spool)
+            said = {"ok": _save(job, keys, spool, line) if job["job"] == "save" else _restore(job, keys, spool)}
     except HelmrError as error:
-        line.say({"error": {"code": error.code, "message": error.detail}})
+        said = {"error": {"code": error.code, "message": error.detail}}
+    except MemoryError:
+        said = {"error": {"code": "save_too_large", "message": "The tree has more files than this host has memory to list."}}
     except OSError as error:
-        line.say({"error": {"code": "disk_failed", "message": f"{error.strerror or error}"}})
-    else:
-        line.say({"ok": reply})
+        said = {"error": {"code": "disk_failed", "message": f"{error.strerror or error}"}}
+    line.say(said)  # here, where what filled the memory is gone
     return 0
+
+
+def _be_modest() -> None:
+    """However a guest has made its tree, this process may not take the host's memory: half at most, and it is the first to be ended."""
+    if sys.platform == "linux":
+        Path("/proc/self/oom_score_adj").write_text(f"{_VICTIM}\n")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = max(memory // 2, LEAST_BYTES)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+
+
+def _have_rights() -> None:
+    """What belongs to this user can be read and made although its mode says no, as root can: a guest sets modes as it likes.
+
+    A user namespace gives that over one's own files. Where there is none, such a file fails the save.
+    """
+    if sys.platform != "linux" or os.geteuid() == 0:
+        return
+    uid, gid = os.geteuid(), os.getegid()
+    with contextlib.suppress(OSError):
+        mounts.unshare(mounts.CLONE_NEWUSER)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            Path(f"/proc/self/{name}").write_text(text)
 
 
 def _save(job: dict[str, Any], keys: SaveKeys, spool: Spool, line: Line) -> dict[str, Any]:
@@ -80,6 +115,8 @@ def _save(job: dict[str, Any], keys: SaveKeys, spool: Spool, line: Line) -> dict
         line.hear()
         saving.pass_over()
         line.say({"n": "moving"})
+        if job.get("tells_whole") and not line.hear()["whole"]:
+            saving.pass_until_still(PASSES)
         report = saving.finish()
     finally:
         saving.abandon()

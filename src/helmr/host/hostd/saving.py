@@ -29,6 +29,8 @@ from helmr.host.sandbox.spawn import SOURCE, reap, spawn
 
 STILL_SECONDS: Final = 0.25
 """How long a save may keep processes from running. Past it they go on, and the rest of the save looks twice at each file [C5]."""
+MOST_SECONDS: Final = 1800.0
+"""After which a saver is ended that has not: nobody waits for it any more, and others may."""
 CACHE: Final = "saves"
 _LINE_BYTES: Final = 1 << 24
 
@@ -77,9 +79,9 @@ class Saves:
         async with self._turns.setdefault(computer.id, asyncio.Lock()), self._slots:
             files = await files_of(computer)
             job = self._job("save", order, files, computer.record.spec.folder)
-            job |= {"root": str(files.root), "previous": previous, "moves": computer.moves}
+            job |= {"root": str(files.root), "previous": previous, "moves": computer.moves, "tells_whole": True}
             moment = Moment(computer, fence, keep=keep_frozen)
-            async with self._saver(computer.id, Path(computer.record.spec.folder)) as saver, moment:
+            async with self._saver(computer.id, Path(computer.record.spec.folder)) as saver, moment, _in_time():
                 self.reached("save:begun")
                 await saver.say(job)
                 async for message in saver.messages():
@@ -90,6 +92,7 @@ class Saves:
                     elif message.get("n") == "moving":
                         await moment.end()
                         self.reached("save:moving")
+                        await saver.say({"whole": moment.whole})
                     else:
                         self.reached("save:done")
                         _log.info("computer.saved", computer=computer.id, **{name: message["ok"][name] for name in _TOLD})
@@ -98,7 +101,7 @@ class Saves:
 
     async def restore(self, folder: Path, files: DurableFiles, target: Path, order: Order, *, manifest: str) -> Mapping[str, Any]:
         """Make `target` of a save, for a Computer of `folder` that doesn't run. Raises `Refusal`; `target` isn't there then."""
-        async with self._slots, self._saver(folder.name, folder) as saver:
+        async with self._slots, self._saver(folder.name, folder) as saver, _in_time():
             self.reached("restore:begun")
             job = self._job("restore", order, files, str(folder))
             await saver.say(job | {"target": str(target), "manifest": manifest})
@@ -133,6 +136,18 @@ class Saves:
             if self._savers.get(computer) is saver:
                 del self._savers[computer]
             await asyncio.shield(saver.end())
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncGenerator[None]:
+    limit = asyncio.timeout(MOST_SECONDS)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise failure.SaveFailed(f"The saver has not ended within {MOST_SECONDS:g} s.") from None
 
 
 _TOLD: Final = ("files", "bytes", "changed_files", "new_bytes", "seconds")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from helmr.host.sandbox.mounts import exchange
+from helmr.objects.erasing import erase
 
 
 def remove_tree(folder: Path) -> None:
@@ -19,13 +18,13 @@ def remove_tree(folder: Path) -> None:
     gone = folder.parent / f".gone-{folder.name.removeprefix('.gone-')}"
     if not folder.exists():
         if gone.exists():  # what an earlier call left
-            _remove(gone)
+            erase(gone)
         return
     if gone != folder:
         if gone.exists():
-            _remove(gone)
+            erase(gone)
         folder.rename(gone)
-    _remove(gone)
+    erase(gone)
 
 
 def exchange_tree(new: Path, folder: Path) -> None:
@@ -41,22 +40,3 @@ def exchange_tree(new: Path, folder: Path) -> None:
     finally:
         os.close(descriptor)
     remove_tree(new)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, onerror=_open_up)
-
-
-def _open_up(remove: Any, path: str, error: Any) -> None:
-    """A folder that its owner may not enter (overlay's own work folder is one): open it, and try again."""
-    if isinstance(error[1], FileNotFoundError):
-        return
-    if not isinstance(error[1], PermissionError):
-        raise error[1]
-    for target in (os.path.dirname(path), path):
-        if os.path.isdir(target) and not os.path.islink(target):
-            os.chmod(target, 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)

@@ -17,7 +17,7 @@ from helmr.host.worker.failure import Failure, answered
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.ports import SaveStore
 from helmr.host.worker.uplink import Uplink
-from helmr.objects.saves import referenced
+from helmr.objects.saves import HEADER_LEAST, header_length, referenced
 from helmr.protocol.ids import parse_id
 
 TRANSFERS: Final = 4
@@ -141,4 +141,6 @@ class Saves:
 
 def _needed(manifest: Path) -> list[str]:
     """The packs that a save is made of, those of earlier ones too."""
-    return sorted(referenced(manifest.read_bytes()))
+    with manifest.open("rb") as file:
+        beginning = file.read(HEADER_LEAST)
+        return sorted(referenced(beginning + file.read(header_length(beginning) - len(beginning))))

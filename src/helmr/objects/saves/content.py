@@ -46,10 +46,23 @@ def open_file(folder: int, name: str) -> int:
         file = os.open(name, _READ_FLAGS | getattr(os, "O_NOATIME", 0), dir_fd=folder)
     except PermissionError:
         file = os.open(name, _READ_FLAGS, dir_fd=folder)  # only a file's owner and root may leave the access time alone
+    except BlockingIOError:
+        return _open_leased(folder, name)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise NotRegular(name)
     return file
+
+
+def _open_leased(folder: int, name: str) -> int:
+    """Wait for a file on which somebody has a lease; the kernel takes that away after a while (`lease-break-time`, 45 s)."""
+    there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(there).st_mode):
+            raise NotRegular(name)
+        return os.open(f"/proc/self/fd/{there}", os.O_RDONLY | os.O_CLOEXEC)  # the file that was looked at, no other
+    finally:
+        os.close(there)
 
 
 def read_content(file: int, take: Take) -> Content:

@@ -31,6 +31,8 @@ WHITEOUT: Final = 0o02
 _MAGIC: Final = b"HLMRSAVE"
 _FORMAT: Final = 1
 _PREFIX: Final = struct.Struct("<8sHI")
+HEADER_LEAST: Final = _PREFIX.size
+"""So many bytes tell how long a manifest's clear beginning is."""
 _HEADER_BYTES: Final = 64 * MIB
 _BODY_BYTES: Final = 4096 * MIB
 
@@ -136,7 +138,7 @@ def referenced(data: bytes) -> frozenset[str]:
 
 
 def header_length(beginning: bytes) -> int:
-    """How many bytes of a manifest are clear, by its first 14 or more. Raises `SaveDamaged`."""
+    """How many bytes of a manifest are clear, by its first `HEADER_LEAST` or more. Raises `SaveDamaged`."""
     if len(beginning) < _PREFIX.size:
         raise SaveDamaged("The manifest is cut off.")
     magic, number, length = cast("tuple[bytes, int, int]", _PREFIX.unpack_from(beginning))

@@ -7,12 +7,15 @@ import errno
 import os
 import struct
 import sys
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 _OPENAT2: Final = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _SEGMENT_BYTES: Final = 3000
 """Less than the longest path that the kernel takes at once."""
+_STEP: Final = 32
+_KEPT: Final = 256
 _TMPFS: Final = 0x01021994
 _SYNC_ALL: Final = 1 | 2 | 4
 """Wait for what is being written, write, wait."""
@@ -40,6 +43,50 @@ def open_below(root: int, path: bytes) -> int:
                 os.close(found)
         found = following
     return found
+
+
+class Place(Protocol):
+    """A folder in a list of folders: its name, and where the one above it is in the list."""
+
+    @property
+    def parent(self) -> int: ...
+    @property
+    def name(self) -> bytes: ...
+
+
+class Trail:
+    """Opens folders of a tree by where they are in a list of them, which may grow. On the way to folders that lie deep some stay open: else
+    all of it would be gone down for each, thousands of folders for thousands."""
+
+    def __init__(self, root: int, folders: Sequence[Place]) -> None:
+        self._root, self._folders = root, folders
+        self._kept: dict[int, int] = {}
+
+    def open(self, parent: int, name: bytes) -> int:
+        """A descriptor of the folder `name` in the folder number `parent` (-1: the root itself), which the caller closes.
+
+        Raises `OSError` as `open_below` does.
+        """
+        way: list[tuple[int, bytes]] = [(-1, name)]
+        at = parent
+        while at > 0 and at not in self._kept:
+            way.append((at, self._folders[at].name))
+            at = self._folders[at].parent
+        found = self._kept.get(at, self._root)
+        while len(way) > _STEP:
+            step, way = way[-_STEP:], way[:-_STEP]
+            found = self._keep(step[0][0], open_below(found, b"/".join(part for _, part in reversed(step))))
+        return open_below(found, b"/".join(part for _, part in reversed(way)))
+
+    def _keep(self, number: int, folder: int) -> int:
+        if len(self._kept) >= _KEPT:
+            os.close(self._kept.pop(next(iter(self._kept))))
+        self._kept[number] = folder
+        return folder
+
+    def close(self) -> None:
+        while self._kept:
+            os.close(self._kept.popitem()[1])
 
 
 def settle(file: int) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from helmr.objects.erasing import erase
 from helmr.objects.saves.attributes import write_attributes
 from helmr.objects.saves.crew import Crew
 from helmr.objects.saves.hints import GRAIN_NS, NOT_SEEN, Seen, now_ns, seen_of, write_hints
 from helmr.objects.saves.keys import SaveKeys, Sealer
 from helmr.objects.saves.manifest import FOLDER, LINK, PIPE, REGULAR, WHITEOUT, Entry, Manifest, check_tree, digest, read_manifest
-from helmr.objects.saves.opening import FOLDER_FLAGS, open_below, sync_file_system
+from helmr.objects.saves.opening import FOLDER_FLAGS, Trail, sync_file_system
 from helmr.objects.saves.owners import IdRange
 from helmr.protocol.errors import BaseMismatch, SaveDamaged
 
@@ -68,7 +69,7 @@ def restore_tree(
             os.close(root)
         os.rename(aside, target)
     except BaseException:
-        shutil.rmtree(aside)
+        erase(aside)
         raise
     _sync_folder(target.parent)
     hints = write_hints(name or digest(manifest), seen)
@@ -84,15 +85,19 @@ class _Writing:
 class _Restoring:
     def __init__(self, root: int, manifest: Manifest, sealer: Sealer, fetch: Fetch, ids: IdRange) -> None:
         self._root, self._manifest, self._tree, self._sealer, self._ids = root, manifest, manifest.tree, sealer, ids
+        self._trail = Trail(root, self._tree.folders)
         self._packs = _Packs(manifest, fetch)
-        self._paths: list[bytes] = []
-        self._named: dict[int, bytes] = {}
-        self._links: list[tuple[int, bytes, bytes]] = []
-        """A folder, the name to be made in it, and the path of the file that it names."""
+        self._named: dict[int, tuple[int, bytes]] = {}
+        self._links: list[tuple[int, bytes, tuple[int, bytes]]] = []
+        """A folder, the name to be made in it, and the folder and name of the file that it names."""
         self._bytes = 0
         self._files = 0
 
     def run(self) -> tuple[int, int, list[list[Seen]]]:
+        with closing(self._trail):
+            return self._run()
+
+    def _run(self) -> tuple[int, int, list[list[Seen]]]:
         try:
             with Crew(self._write) as crew:
                 for number in range(len(self._tree.folders)):
@@ -110,18 +115,18 @@ class _Restoring:
         return self._files, self._bytes, seen
 
     def _make_folder(self, number: int, crew: Crew[_Writing]) -> None:
-        folder = self._tree.folders[number]
-        above = self._paths[folder.parent] if number else b""
-        path = above + b"/" + folder.name if above else folder.name
-        self._paths.append(path)
-        descriptor = open_below(self._root, path)
+        descriptor = self._open(number)
         try:
-            for entry in folder.entries:
-                self._make(descriptor, number, path, entry, crew)
+            for entry in self._tree.folders[number].entries:
+                self._make(descriptor, number, entry, crew)
         finally:
             os.close(descriptor)
 
-    def _make(self, folder: int, number: int, path: bytes, entry: Entry, crew: Crew[_Writing]) -> None:
+    def _open(self, number: int) -> int:
+        folder = self._tree.folders[number]
+        return self._trail.open(folder.parent, folder.name)
+
+    def _make(self, folder: int, number: int, entry: Entry, crew: Crew[_Writing]) -> None:
         name = entry.name
         if entry.kind == FOLDER:
             os.mkdir(name, 0o700, dir_fd=folder)
@@ -132,7 +137,7 @@ class _Restoring:
                 self._links.append((number, name, source))
                 return
             if entry.inode:
-                self._named[entry.inode] = path + b"/" + name if path else name
+                self._named[entry.inode] = (number, name)
             crew.add(_Writing(os.open(name, _NEW, 0o600, dir_fd=folder), entry), entry.size)
         elif entry.kind == LINK:
             os.symlink(entry.target, name, dir_fd=folder)
@@ -183,19 +188,21 @@ class _Restoring:
         os.fchmod(file, entry.mode)
         os.utime(file, ns=(entry.mtime, entry.mtime))
 
-    def _link(self, number: int, name: bytes, source: bytes) -> None:
-        above, _, last = source.rpartition(b"/")
-        descriptor, other = open_below(self._root, self._paths[number]), open_below(self._root, above)
+    def _link(self, number: int, name: bytes, source: tuple[int, bytes]) -> None:
+        descriptor = self._open(number)
         try:
-            os.link(last, name, src_dir_fd=other, dst_dir_fd=descriptor, follow_symlinks=False)
+            other = self._open(source[0])
+            try:
+                os.link(source[1], name, src_dir_fd=other, dst_dir_fd=descriptor, follow_symlinks=False)
+            finally:
+                os.close(other)
         finally:
             os.close(descriptor)
-            os.close(other)
 
     def _finish_folder(self, number: int, seen: list[Seen]) -> None:
         """The attributes of the folders in this one, whose own folders are finished, and hints for all entries."""
         folder = self._tree.folders[number]
-        descriptor = open_below(self._root, self._paths[number])
+        descriptor = self._open(number)
         try:
             for entry in folder.entries:
                 if entry.kind == FOLDER:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from helmr.objects.saves.hints import Known, read_hints, write_hints
 from helmr.objects.saves.keys import SaveKeys, Sealer
@@ -29,9 +28,6 @@ from helmr.objects.saves.packs import PackWriter, Placed
 from helmr.objects.saves.repacking import wasteful
 from helmr.objects.saves.spool import Spool
 from helmr.objects.saves.walking import Walk, walk
-
-NAMED: Final = 20
-"""How many paths a report names of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +58,8 @@ class SaveReport:
     hints: bytes
     """For the next save on this host: `Previous.hints`."""
     torn: tuple[str, ...] = ()
-    """Files that changed each time they were read. They are in the save as they were last read, and will be read again by the next."""
+    """Files that changed each time they were read: they are in the save as they were last read, and will be read again by the next. And
+    folders that were gone when their turn came. Twenty paths at most, of long ones the end."""
     refused: tuple[str, ...] = ()
     """Devices, and folders too deep to be reached: not in the save."""
     sockets: int = 0
@@ -98,6 +95,7 @@ class Saving:
         self._old: Manifest | None = None
         self._known = Known([], None)
         self._walked: Walk | None = None
+        self._still = False
         self._read = 0
         if previous is not None:
             self._old = read_manifest(previous.manifest, self._sealer)
@@ -106,9 +104,22 @@ class Saving:
 
     def pass_over(self) -> None:
         """Walk the tree once. Raises `OSError`."""
-        self._walked = walk(self._root, ids=self._ids, known=self._known, has=self._has, take=self._take, exclude=self._exclude)
-        self._known = Known(self._walked.folders, self._walked.seen)
-        self._read += self._walked.read
+        walked = walk(self._root, ids=self._ids, known=self._known, has=self._has, take=self._take, exclude=self._exclude)
+        self._still = self._walked is not None and walked.is_as(self._walked)
+        self._walked, self._known = walked, Known(walked.folders, walked.seen)
+        self._read += walked.read
+
+    def pass_until_still(self, most: int) -> bool:
+        """Walk until two walks met the same folders, `most` times at most; whether they did. Raises `OSError`.
+
+        A walk of a tree that isn't held still misses what moves from where it has yet to look to where it has looked; that shows in the
+        next one.
+        """
+        for _ in range(most):
+            if self._still:
+                break
+            self.pass_over()
+        return self._still
 
     def finish(self) -> SaveReport:
         """Write the last pack and the manifest. Raises `OSError`."""
@@ -130,8 +141,8 @@ class Saving:
             new_bytes=sum(pack.size for pack in added),
             seconds=round(time.monotonic() - self._began, 6),
             hints=write_hints(name, walked.seen),
-            torn=tuple(walked.torn[:NAMED]),
-            refused=tuple(walked.refused[:NAMED]),
+            torn=tuple(walked.torn),
+            refused=tuple(walked.refused),
             sockets=walked.sockets,
         )
 

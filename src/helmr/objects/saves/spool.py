@@ -52,8 +52,14 @@ class Spool:
     def put(self, data: bytes) -> str:
         """Store a whole file under the digest of its bytes, which is returned."""
         file, draft = self.create()
-        with file:
-            file.write(data)
+        try:
+            with file:
+                rest = memoryview(data)
+                while rest:  # a disk that gets full takes a part first
+                    rest = rest[file.write(rest) :]
+        except BaseException:
+            self.discard(draft)
+            raise
         name = digest(data)
         self.keep(draft, name)
         return name

@@ -6,8 +6,9 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -16,14 +17,24 @@ from helmr.objects.saves.content import Content, NotRegular, Take, open_file, re
 from helmr.objects.saves.crew import Crew
 from helmr.objects.saves.hints import GRAIN_NS, NOT_SEEN, Known, Seen, now_ns, seen_of
 from helmr.objects.saves.manifest import FOLDER, LINK, PIPE, REGULAR, WHITEOUT, Entry, Folder
-from helmr.objects.saves.opening import open_below, shows_mapped_writes
+from helmr.objects.saves.opening import Trail, shows_mapped_writes
 from helmr.objects.saves.owners import IdRange
 
 DEPTH: Final = 4096
-"""Folders that lie deeper than any path can name are not walked into."""
+PATH_BYTES: Final = 1 << 16
+"""Folders that lie deeper, or whose path is longer, are not walked into: sixteen times what a path of the kernel's can name."""
+NAMED: Final = 20
+"""How many paths are named of each kind."""
+_SHOWN_BYTES: Final = 300
 _SOCKET: Final = stat.S_IFSOCK >> 12
+_GONE: Final = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR))
+"""What opening a folder answers that has moved, or is another thing by now. Any other answer fails the save: all in it would be missing."""
 _NO_FILE: Final = frozenset((errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO))
 """What opening a file answers when its name stands for another thing by now."""
+
+
+Stamp: TypeAlias = tuple[int, int, int]
+"""Inode, modification and change time (ns) of a folder."""
 
 
 @dataclass(slots=True)
@@ -33,10 +44,26 @@ class Walk:
     root: Entry
     folders: list[Folder] = field(default_factory=list[Folder])
     seen: list[list[Seen]] = field(default_factory=list[list[Seen]])
+    stamps: list[Stamp] = field(default_factory=list[Stamp])
+    """Of each folder, just before its names were read."""
     read: int = 0
     torn: list[str] = field(default_factory=list[str])
     refused: list[str] = field(default_factory=list[str])
     sockets: int = 0
+
+    def path(self, folder: int) -> bytes:
+        """Where a folder lies below the root, whose own path is empty. Nobody keeps it: a deep tree's paths would fill the memory."""
+        parts: list[bytes] = []
+        while folder > 0:
+            parts.append(self.folders[folder].name)
+            folder = self.folders[folder].parent
+        return b"/".join(reversed(parts))
+
+    def is_as(self, earlier: Walk) -> bool:
+        """Whether both met the same folders with the same names in them: then nothing has moved past the earlier one unseen."""
+        return self.stamps == earlier.stamps and [(one.parent, one.name) for one in self.folders] == [
+            (one.parent, one.name) for one in earlier.folders
+        ]
 
 
 def walk(
@@ -53,12 +80,13 @@ def walk(
 class _Ahead:
     """A folder to be walked: the place of its own entry, and which folder of the known tree it was."""
 
-    path: bytes
     name: bytes
     parent: int
     slot: int
     known: int
     depth: int
+    length: int
+    """Of its path."""
 
 
 @dataclass(slots=True)
@@ -66,7 +94,6 @@ class _Reading:
     """A file that is being read, and the place of its entry."""
 
     file: int
-    path: bytes
     folder: int
     slot: int
     attributes: tuple[tuple[str, bytes], ...]
@@ -75,24 +102,25 @@ class _Reading:
 
 class _Walker:
     def __init__(self, root: int, ids: IdRange, known: Known, has: Callable[[bytes], bool], take: Take, exclude: frozenset[bytes]) -> None:
-        self._root, self._ids, self._known, self._has, self._take, self._exclude = root, ids, known, has, take, exclude
+        self._ids, self._known, self._has, self._take, self._exclude = ids, known, has, take, exclude
         self._found = Walk(root=self._plain(b"", os.fstat(root), FOLDER, attributes=read_attributes(root, ids)))
         self._sure_before = now_ns() - GRAIN_NS if shows_mapped_writes(root) else 0  # 0: no hint is ever sure, all is read each time
-        self._ahead = [_Ahead(b"", b"", -1, 0, known.root, 0)]
+        self._trail = Trail(root, self._found.folders)
+        self._ahead = [_Ahead(b"", -1, 0, known.root, 0, 0)]
         self._readings: list[_Reading] = []
         self._links: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """The places of each file that may have many names."""
 
     def run(self) -> Walk:
-        with Crew(self._read) as crew:
+        with Crew(self._read) as crew, closing(self._trail):
             while self._ahead:
                 ahead = self._ahead.pop()
                 try:
-                    folder = open_below(self._root, ahead.path)
-                except OSError:
-                    if not ahead.path:
+                    folder = self._trail.open(ahead.parent, ahead.name)
+                except OSError as error:
+                    if ahead.parent < 0 or error.errno not in _GONE:
                         raise
-                    self._found.torn.append(os.fsdecode(ahead.path))  # moved, or another thing by now
+                    _name(self._found.torn, self._path(ahead.parent, ahead.name))
                     continue
                 try:
                     self._walk_folder(folder, ahead, crew)
@@ -110,6 +138,8 @@ class _Walker:
         seen: list[Seen] = []
         self._found.folders.append(Folder(parent=ahead.parent, name=ahead.name, entries=entries))
         self._found.seen.append(seen)
+        own = os.fstat(folder)
+        self._found.stamps.append((own.st_ino, own.st_mtime_ns, own.st_ctime_ns))
         if ahead.parent >= 0 and (attributes := read_attributes(folder, self._ids)):
             above = self._found.folders[ahead.parent].entries
             above[ahead.slot] = msgspec.structs.replace(above[ahead.slot], attributes=attributes)
@@ -117,8 +147,7 @@ class _Walker:
         with os.scandir(folder) as listing:
             for item in sorted(listing, key=_name_of):
                 name = os.fsencode(item.name)
-                path = ahead.path + b"/" + name if ahead.path else name
-                if path in self._exclude:
+                if self._exclude and self._path(number, name) in self._exclude:
                     continue
                 try:
                     found = item.stat(follow_symlinks=False)
@@ -128,23 +157,24 @@ class _Walker:
                 old = known.get(name)
                 place = (number, len(entries))
                 if kind == FOLDER:
-                    if ahead.depth >= DEPTH:
-                        self._found.refused.append(os.fsdecode(path))
+                    length = ahead.length + 1 + len(name)
+                    if ahead.depth >= DEPTH or length > PATH_BYTES:
+                        _name(self._found.refused, self._path(number, name))
                         continue
-                    below.append(_Ahead(path, name, number, place[1], self._known.child(ahead.known, name), ahead.depth + 1))
+                    below.append(_Ahead(name, number, place[1], self._known.child(ahead.known, name), ahead.depth + 1, length))
                     entry = self._plain(name, found, FOLDER)
                 elif kind == REGULAR and found.st_nlink > 1 and self._is_another_name(found, place):
                     entry = self._plain(name, found, REGULAR)  # the first name's content comes in the end
                 elif old is not None and self._same(old, found, kind):
                     entry = old[0]
                 elif kind == REGULAR:
-                    if (reading := self._open(folder, item.name, path, place)) is None:
+                    if (reading := self._open(folder, item.name, place)) is None:
                         self._links.pop((found.st_dev, found.st_ino), None)
                         continue
                     self._readings.append(reading)
                     crew.add(reading, found.st_size)
                     entry = self._plain(name, found, REGULAR)
-                elif (other := self._other(folder, item.name, path, found, kind)) is not None:
+                elif (other := self._other(folder, number, item.name, found, kind)) is not None:
                     entry = other
                 else:
                     continue
@@ -163,7 +193,7 @@ class _Walker:
         places.append(place)
         return len(places) > 1
 
-    def _open(self, folder: int, name: str, path: bytes, place: tuple[int, int]) -> _Reading | None:
+    def _open(self, folder: int, name: str, place: tuple[int, int]) -> _Reading | None:
         """None for what is gone, or is no file any more."""
         try:
             file = open_file(folder, name)
@@ -174,7 +204,7 @@ class _Walker:
                 raise
             return None
         try:
-            return _Reading(file, path, *place, read_attributes(file, self._ids))
+            return _Reading(file, *place, read_attributes(file, self._ids))
         except BaseException:
             os.close(file)
             raise
@@ -195,9 +225,9 @@ class _Walker:
         sure = not content.torn and content.found.st_ctime_ns < self._sure_before
         self._found.seen[reading.folder][reading.slot] = seen_of(content.found) if sure else NOT_SEEN
         if content.torn:
-            self._found.torn.append(os.fsdecode(reading.path))
+            _name(self._found.torn, self._path(reading.folder, entry.name))
 
-    def _other(self, folder: int, name: str, path: bytes, found: os.stat_result, kind: int) -> Entry | None:
+    def _other(self, folder: int, number: int, name: str, found: os.stat_result, kind: int) -> Entry | None:
         """What is neither folder nor file; None for what a save doesn't have."""
         if kind == LINK:
             try:
@@ -212,7 +242,7 @@ class _Walker:
         if kind == _SOCKET:
             self._found.sockets += 1
         else:
-            self._found.refused.append(os.fsdecode(path))
+            _name(self._found.refused, self._path(number, os.fsencode(name)))
         return None
 
     def _join_links(self) -> None:
@@ -227,10 +257,20 @@ class _Walker:
                 entries[slot] = msgspec.structs.replace(first, name=entries[slot].name, inode=number if len(places) > 1 else 0)
                 self._found.seen[folder][slot] = seen
 
+    def _path(self, folder: int, name: bytes) -> bytes:
+        above = self._found.path(folder)
+        return above + b"/" + name if above else name
+
     def _plain(self, name: bytes, found: os.stat_result, kind: int, *, attributes: tuple[tuple[str, bytes], ...] = ()) -> Entry:
         uid, gid = self._ids.inside(found.st_uid, found.st_gid)
         mode = stat.S_IMODE(found.st_mode)
         return Entry(name=name, kind=kind, mode=mode, uid=uid, gid=gid, mtime=found.st_mtime_ns, attributes=attributes)
+
+
+def _name(told: list[str], path: bytes) -> None:
+    """Name a path in a report, as many as it has room for, and the end of a long one."""
+    if len(told) < NAMED:
+        told.append(os.fsdecode(path if len(path) <= _SHOWN_BYTES else b"..." + path[-_SHOWN_BYTES:]))
 
 
 def _name_of(item: os.DirEntry[str]) -> str:

@@ -1,26 +1,34 @@
 -- name: unsaved(seconds, count)
--- Running Computers on which a Turn has settled that is not in their newest save, and when that is to be saved: `seconds` after the first of
--- them. What is saved by then costs a look at each member's row and mark; only Computers that run are looked at, so their number is that of
--- the workers' room, not that of the Sessions.
-SELECT c.id, min(t.terminal_at) + :seconds * interval '1 second' AS due_at
+-- Running Computers with something that is not in their newest save, and when that is to be saved: `seconds` after the first of it. A Turn or
+-- a Command has settled, or a shell, a copy or a tunnel has ended. Only Computers that run are looked at, so their number is that of the
+-- workers' room, not that of the Sessions; what is saved by then costs a look at each member's row and mark, and at the Commands.
+SELECT c.id, min(x.at) + :seconds * interval '1 second' AS due_at
 FROM computers c
     LEFT JOIN saves b ON b.id = c.save_id
-    JOIN sessions s ON s.computer_id = c.id AND s.claimed_turn > 0
-    LEFT JOIN save_marks m ON m.save_id = c.save_id AND m.session_id = s.id
     CROSS JOIN LATERAL (
-        SELECT t.terminal_at FROM turns t
-        WHERE t.session_id = s.id AND t.sequence > coalesce(m.settled_turn, 0) AND t.started_at IS NOT NULL AND t.terminal_at IS NOT NULL
-            AND (m.session_id IS NOT NULL OR b.id IS NULL OR t.terminal_at > b.started_at)
-        ORDER BY t.sequence LIMIT 1
-    ) t
+        SELECT t.terminal_at AS at
+        FROM sessions s
+            LEFT JOIN save_marks m ON m.save_id = c.save_id AND m.session_id = s.id
+            CROSS JOIN LATERAL (
+                SELECT t.terminal_at FROM turns t
+                WHERE t.session_id = s.id AND t.sequence > coalesce(m.settled_turn, 0) AND t.started_at IS NOT NULL
+                    AND t.terminal_at IS NOT NULL AND (m.session_id IS NOT NULL OR b.id IS NULL OR t.terminal_at > b.started_at)
+                ORDER BY t.sequence LIMIT 1
+            ) t
+        WHERE s.computer_id = c.id AND s.claimed_turn > coalesce(m.settled_turn, 0)
+            AND (s.status <> 'closed' OR b.id IS NULL OR s.closed_at > b.started_at)
+        UNION ALL
+        SELECT k.ended_at FROM commands k
+        WHERE k.computer_id = c.id AND k.started_at IS NOT NULL AND k.ended_at > coalesce(b.started_at, '-infinity')
+        UNION ALL
+        SELECT c.used_at WHERE c.used_at > coalesce(b.started_at, '-infinity')
+    ) x
 WHERE c.residency = 'running' AND c.status = 'available' AND c.save_due_at IS NULL
-    AND s.claimed_turn > coalesce(m.settled_turn, 0)
-    AND (s.status <> 'closed' OR b.id IS NULL OR s.closed_at > b.started_at)
     AND NOT EXISTS (SELECT FROM saves x WHERE x.computer_id = c.id AND x.state = 'taking')
 GROUP BY c.id LIMIT :count;
 
 -- name: is_unsaved(id)$
--- Whether a Turn has settled on this Computer that is not in its newest save.
+-- Whether something has settled or ended on this Computer that is not in its newest save.
 SELECT EXISTS (
     SELECT FROM computers c
         LEFT JOIN saves b ON b.id = c.save_id
@@ -32,6 +40,14 @@ SELECT EXISTS (
             WHERE t.session_id = s.id AND t.sequence > coalesce(m.settled_turn, 0) AND t.started_at IS NOT NULL AND t.terminal_at IS NOT NULL
                 AND (m.session_id IS NOT NULL OR b.id IS NULL OR t.terminal_at > b.started_at)
         )
+) OR EXISTS (
+    SELECT FROM computers c LEFT JOIN saves b ON b.id = c.save_id
+    WHERE c.id = :id AND (
+        c.used_at > coalesce(b.started_at, '-infinity') OR EXISTS (
+            SELECT FROM commands k
+            WHERE k.computer_id = c.id AND k.started_at IS NOT NULL AND k.ended_at > coalesce(b.started_at, '-infinity')
+        )
+    )
 );
 
 -- name: set_save_due(id, due_at)!

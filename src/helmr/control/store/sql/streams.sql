@@ -29,7 +29,13 @@ WITH ended AS (DELETE FROM computer_streams WHERE id = :id RETURNING computer_id
 UPDATE computers c SET used_at = greatest(c.used_at, ended.until) FROM ended WHERE c.id = ended.computer_id;
 
 -- name: expire_streams(count)!
--- Those whose control plane is gone.
-DELETE FROM computer_streams WHERE id IN (
-    SELECT id FROM computer_streams WHERE lease_until < clock_timestamp() - interval '1 minute' LIMIT :count
-);
+-- Those whose control plane is gone: they ended with their lease.
+WITH expired AS (
+    DELETE FROM computer_streams WHERE id IN (
+        SELECT id FROM computer_streams WHERE lease_until < clock_timestamp() - interval '1 minute' LIMIT :count
+    ) RETURNING computer_id, least(counts_until, lease_until) AS until
+), locked AS (
+    SELECT c.id FROM computers c WHERE c.id IN (SELECT computer_id FROM expired) ORDER BY c.id FOR NO KEY UPDATE
+)
+UPDATE computers c SET used_at = greatest(c.used_at, (SELECT max(e.until) FROM expired e WHERE e.computer_id = c.id))
+FROM locked WHERE c.id = locked.id;
