@@ -16,7 +16,7 @@ from jail import Jail
 from tests.effort import SOAKING
 
 from helmr.host.hostd.client import HostdRefused
-from helmr.protocol.manifest import ImageManifest, TemplateManifest
+from helmr.protocol.manifest import ImageManifest, ImageStep, TemplateManifest
 
 pytestmark = pytest.mark.anyio
 
@@ -261,3 +261,28 @@ async def test_a_computer_with_folders_deeper_than_any_path_is_saved_and_restore
         await jail.client.destroy(computer, 1)
         assert not (jail.state / "computers" / computer).exists()
     assert not list((jail.state / "computers").glob(".gone-*"))
+
+
+LINKED = ImageManifest(
+    name="linked",
+    base="host",
+    steps=(ImageStep(kind="run", argv=("sh", "-c", "mkdir -p /opt/a /opt/b; echo image > /opt/a/one; ln /opt/a/one /opt/b/two")),),
+)
+
+
+@pytest.mark.kinds("bubblewrap-root")
+async def test_a_file_of_the_image_with_two_names_is_one_file_after_a_restore_too(jail: Jail, spool: Path, folder: Path) -> None:
+    """[A7]: written by one name, it is read by the other, which the Computer's own files do not have."""
+    keys = fresh_keys()
+    layers = await jail.client.ensure_image("r1", LINKED, folder)
+    await jail.start("one", image=LINKED, layers=layers)
+    async with jail.inside("one") as inmate:
+        await inmate.run("open('/opt/a/one', 'w').write('guest')")
+        assert await inmate.value("open('/opt/b/two').read()") == "guest"
+    saved = await jail.client.save("one", 1, spool=spool, keys=keys)
+    template = TemplateManifest(id="test", image=LINKED)
+    manifest = saved["manifest"]["name"]
+    await jail.client.restore("two", 1, environment="env", template=template, layers=layers, spool=spool, manifest=manifest, keys=keys)
+    await jail.start("two", image=LINKED, layers=layers)
+    async with jail.inside("two") as inmate:
+        assert await inmate.value("[open('/opt/b/two').read(), os.path.samefile('/opt/a/one', '/opt/b/two')]") == ["guest", True]

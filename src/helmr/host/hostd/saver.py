@@ -107,7 +107,8 @@ def _save(job: dict[str, Any], keys: SaveKeys, spool: Spool, line: Line) -> dict
     cache = SaveCache(Path(job["cache"]))
     previous = _previous(job["previous"], cache, spool)
     root = os.open(job["root"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    saving = Saving(root, ids=_ids(job), previous=previous, keys=keys, spool=spool, layout=job["layout"])
+    lowers = [Path(layer) for layer in job.get("lowers", ())]
+    saving = Saving(root, ids=_ids(job), previous=previous, keys=keys, spool=spool, layout=job["layout"], lowers=lowers)
     try:
         if job["moves"]:
             saving.pass_over()  # what is read now need not be read while its processes stand still

@@ -80,6 +80,7 @@ class Saves:
             files = await files_of(computer)
             job = self._job("save", order, files, computer.record.spec.folder)
             job |= {"root": str(files.root), "previous": previous, "moves": computer.moves, "tells_whole": True}
+            job["lowers"] = files.layers
             moment = Moment(computer, fence, keep=keep_frozen)
             async with self._saver(computer.id, Path(computer.record.spec.folder)) as saver, moment, _in_time():
                 self.reached("save:begun")

@@ -330,7 +330,8 @@ class Bubblewrap:
             self._overlay = await self._try_overlay()
         kind = "root" if not self.overlay else "overlay" if self._root else "user-overlay"
         root = Path(spec.folder) / "disk/upper"
-        return DurableFiles(root=root, first_id=spec.first_id, layout=f"{kind}/{spec.base}" if spec.base else kind)
+        layout = f"{kind}/{spec.base}" if spec.base else kind
+        return DurableFiles(root=root, first_id=spec.first_id, layout=layout, layers=spec.layers if kind == "overlay" else ())
 
     async def prepare_files(self, spec: ComputerSpec) -> Path:
         aside = Path(spec.folder) / ASIDE

@@ -143,6 +143,8 @@ class DurableFiles:
     """The host's id of its root; None: its files belong to hostd's user."""
     layout: str
     """What the folder is of. Files go only to where the same is said: an overlay's upper folder means something over its own base alone."""
+    layers: tuple[str, ...] = ()
+    """Where more names of its files may lie: the layers that an overlay with an index lays it over, bottom first."""
 
 
 class Driver(Protocol):

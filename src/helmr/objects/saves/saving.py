@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from helmr.objects.saves.hints import Known, read_hints, write_hints
 from helmr.objects.saves.keys import SaveKeys, Sealer
+from helmr.objects.saves.lowers import Lowers
 from helmr.objects.saves.manifest import (
     REGULAR,
     Entry,
@@ -82,8 +83,12 @@ class Saving:
         spool: Spool,
         exclude: Collection[str] = (),
         layout: str = "",
+        lowers: Sequence[Path] = (),
     ) -> None:
-        """`root` is an open folder, `exclude` are paths below it. Raises `SaveDamaged` for a previous manifest that is none."""
+        """`root` is an open folder, `exclude` are paths below it; `lowers` are the layers, bottom first, that it lies over with an index.
+
+        Raises `SaveDamaged` for a previous manifest that is none.
+        """
         self._began = time.monotonic()
         self._root = root
         self._ids = ids
@@ -101,10 +106,19 @@ class Saving:
             self._old = read_manifest(previous.manifest, self._sealer)
             self._known = _known(self._old, previous)
         self._kept = _kept_chunks(self._old)
+        self._lowers = Lowers(lowers)
 
     def pass_over(self) -> None:
         """Walk the tree once. Raises `OSError`."""
-        walked = walk(self._root, ids=self._ids, known=self._known, has=self._has, take=self._take, exclude=self._exclude)
+        walked = walk(
+            self._root,
+            ids=self._ids,
+            known=self._known,
+            has=self._has,
+            take=self._take,
+            lowers=self._lowers,
+            exclude=self._exclude,
+        )
         self._still = self._walked is not None and walked.is_as(self._walked)
         self._walked, self._known = walked, Known(walked.folders, walked.seen)
         self._read += walked.read
@@ -147,8 +161,9 @@ class Saving:
         )
 
     def abandon(self) -> None:
-        """Remove packs that were begun. After `finish` a no-op."""
+        """Remove packs that were begun, and close what is open. To be called in the end, also after `finish`."""
         self._writer.abandon()
+        self._lowers.close()
 
     def _has(self, chunk: bytes) -> bool:
         return chunk in self._kept or chunk in self._writer.placed
@@ -188,14 +203,15 @@ def save_tree(
     spool: Path | Spool,
     exclude: Collection[str] = (),
     layout: str = "",
+    lowers: Sequence[Path] = (),
 ) -> SaveReport:
     """Save the folder `root` in one pass, as `Saving` does. Raises `OSError`, `SpoolUnsafe`, and `SaveDamaged` for a bad `previous`."""
     if isinstance(spool, Path):
         with Spool(spool) as opened:
-            return save_tree(root, ids=ids, previous=previous, keys=keys, spool=opened, exclude=exclude, layout=layout)
+            return save_tree(root, ids=ids, previous=previous, keys=keys, spool=opened, exclude=exclude, layout=layout, lowers=lowers)
     descriptor = os.open(root, FOLDER_FLAGS)
     try:
-        saving = Saving(descriptor, ids=ids, previous=previous, keys=keys, spool=spool, exclude=exclude, layout=layout)
+        saving = Saving(descriptor, ids=ids, previous=previous, keys=keys, spool=spool, exclude=exclude, layout=layout, lowers=lowers)
         try:
             saving.pass_over()
             return saving.finish()

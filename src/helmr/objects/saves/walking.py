@@ -16,6 +16,7 @@ from helmr.objects.saves.attributes import read_attributes
 from helmr.objects.saves.content import Content, NotRegular, Take, open_file, read_content
 from helmr.objects.saves.crew import Crew
 from helmr.objects.saves.hints import GRAIN_NS, NOT_SEEN, Known, Seen, now_ns, seen_of
+from helmr.objects.saves.lowers import Lowers, Upper
 from helmr.objects.saves.manifest import FOLDER, LINK, PIPE, REGULAR, WHITEOUT, Entry, Folder
 from helmr.objects.saves.opening import Trail, shows_mapped_writes
 from helmr.objects.saves.owners import IdRange
@@ -67,13 +68,21 @@ class Walk:
 
 
 def walk(
-    root: int, *, ids: IdRange, known: Known, has: Callable[[bytes], bool], take: Take, exclude: frozenset[bytes] = frozenset()
+    root: int,
+    *,
+    ids: IdRange,
+    known: Known,
+    has: Callable[[bytes], bool],
+    take: Take,
+    lowers: Lowers,
+    exclude: frozenset[bytes] = frozenset(),
 ) -> Walk:
-    """Walk the open folder `root`. `known` is the tree as it was, `has` tells whether a chunk is stored, `take` stores one.
+    """Walk the open folder `root`. `known` is the tree as it was, `has` tells whether a chunk is stored, `take` stores one; over `lowers`
+    the tree is laid.
 
     What vanishes meanwhile is left out; what changes while it is read is told in `torn`. Raises `OSError`.
     """
-    return _Walker(root, ids, known, has, take, exclude).run()
+    return _Walker(root, ids, known, has, take, lowers, exclude).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +110,17 @@ class _Reading:
 
 
 class _Walker:
-    def __init__(self, root: int, ids: IdRange, known: Known, has: Callable[[bytes], bool], take: Take, exclude: frozenset[bytes]) -> None:
-        self._ids, self._known, self._has, self._take, self._exclude = ids, known, has, take, exclude
+    def __init__(
+        self,
+        root: int,
+        ids: IdRange,
+        known: Known,
+        has: Callable[[bytes], bool],
+        take: Take,
+        lowers: Lowers,
+        exclude: frozenset[bytes],
+    ) -> None:
+        self._ids, self._known, self._has, self._take, self._lowers, self._exclude = ids, known, has, take, lowers, exclude
         self._found = Walk(root=self._plain(b"", os.fstat(root), FOLDER, attributes=read_attributes(root, ids)))
         self._sure_before = now_ns() - GRAIN_NS if shows_mapped_writes(root) else 0  # 0: no hint is ever sure, all is read each time
         self._trail = Trail(root, self._found.folders)
@@ -110,6 +128,8 @@ class _Walker:
         self._readings: list[_Reading] = []
         self._links: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """The places of each file that may have many names."""
+        self._below: dict[tuple[int, int], tuple[bytes, ...]] = {}
+        """The paths by which the layers show such a file."""
 
     def run(self) -> Walk:
         with Crew(self._read) as crew, closing(self._trail):
@@ -129,6 +149,8 @@ class _Walker:
             crew.join()
         for reading in self._readings:
             self._fill(reading)
+        if self._below:
+            self._add_names()
         self._join_links()
         return self._found
 
@@ -163,7 +185,7 @@ class _Walker:
                         continue
                     below.append(_Ahead(name, number, place[1], self._known.child(ahead.known, name), ahead.depth + 1, length))
                     entry = self._plain(name, found, FOLDER)
-                elif kind == REGULAR and found.st_nlink > 1 and self._is_another_name(found, place):
+                elif kind == REGULAR and found.st_nlink > 1 and self._is_another_name(folder, name, found, place):
                     entry = self._plain(name, found, REGULAR)  # the first name's content comes in the end
                 elif old is not None and self._same(old, found, kind):
                     entry = old[0]
@@ -188,9 +210,12 @@ class _Walker:
             return False
         return kind != REGULAR or (entry.size == found.st_size and all(map(self._has, entry.chunks)))
 
-    def _is_another_name(self, found: os.stat_result, place: tuple[int, int]) -> bool:
-        places = self._links.setdefault((found.st_dev, found.st_ino), [])
+    def _is_another_name(self, folder: int, name: bytes, found: os.stat_result, place: tuple[int, int]) -> bool:
+        file = found.st_dev, found.st_ino
+        places = self._links.setdefault(file, [])
         places.append(place)
+        if len(places) == 1 and (names := self._lowers.names_of(folder, name)):
+            self._below[file] = names
         return len(places) > 1
 
     def _open(self, folder: int, name: str, place: tuple[int, int]) -> _Reading | None:
@@ -244,6 +269,15 @@ class _Walker:
         else:
             _name(self._found.refused, self._path(number, os.fsencode(name)))
         return None
+
+    def _add_names(self) -> None:
+        """Give the files that have names in the layers a place for each that nothing here hides."""
+        tree = Upper(self._found.folders, self._found.seen, self._lowers)
+        for file, names in self._below.items():
+            if (places := self._links.get(file)) is not None:
+                for path in names:
+                    if (place := tree.add(path)) is not None:
+                        places.append(place)
 
     def _join_links(self) -> None:
         """Give all names of a file its first one's content, and the same number."""
