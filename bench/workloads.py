@@ -35,8 +35,8 @@ class Caller:
                 raise ConnectionError(f"{reply.status} {text[:300]!r}")
             return json.loads(text)
 
-    async def create(self, text: str | None = None, computer: str | None = None) -> dict[str, Any]:
-        body: dict[str, Any] = {"agent": "load"}
+    async def create(self, text: str | None = None, computer: str | None = None, *, agent: str = "load") -> dict[str, Any]:
+        body: dict[str, Any] = {"agent": agent}
         if text is not None:
             body["input"] = [{"type": "text", "text": text}]
         if computer is not None:
@@ -76,6 +76,15 @@ class Caller:
                     found.append((int(text.split()[1]), time.monotonic_ns()))
                     if len(found) == count:
                         return found
+        raise ConnectionError("the stream ended early")
+
+    async def until_output(self, session: str, after: int) -> None:
+        """Return at the first output after the event `after`."""
+        url = f"{self.installation.url}/v1/sessions/{session}/events/stream?after={after}"
+        async with self._http.get(url, headers=self._headers) as reply:
+            async for line in reply.content:
+                if line.startswith(b"data:") and b'"kind":"turn.output"' in line:
+                    return
         raise ConnectionError("the stream ended early")
 
 

@@ -42,7 +42,7 @@ class FolderStore:
     async def put(self, data: bytes | AsyncIterable[bytes], digest: str | None = None, *, limit: int | None = None) -> str:
         if digest is not None:
             check_digest(digest)
-        with _room():
+        with room():
             file, path = await asyncio.to_thread(self._incoming)
             return await self._put(file, path, data, digest, limit)
 
@@ -132,7 +132,7 @@ class FolderStore:
 
 
 @contextmanager
-def _room() -> Generator[None]:
+def room() -> Generator[None]:
     """Raise `StorageFull` when the disk is, or what this user may have of it."""
     try:
         yield

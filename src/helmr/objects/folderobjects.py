@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from helmr.objects.folder import sync_folder
+from helmr.objects.folder import room, sync_folder
 from helmr.objects.objectstore import StoredObject, check_name
 from helmr.objects.store import CHUNK
 from helmr.protocol.errors import InvalidValue, ObjectNotFound
@@ -23,7 +24,8 @@ _DRAFT: Final = ".draft-"
 class FolderObjects:
     """Objects as files below `root`, which is made when it is missing. Safe under any number of writers and processes.
 
-    A writer that is killed leaves a file whose name begins with `.draft-`, which no method shows. All disk work is done in threads.
+    A writer that is killed leaves a file whose name begins with `.draft-`, which no method shows, and the next `list` of its folder takes
+    away; a living writer has its own locked. All disk work is done in threads. `put` raises `StorageFull` when the disk is.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,14 +52,11 @@ class FolderObjects:
 
     def _put(self, name: str, data: Path | bytes) -> None:
         place = self._root / name
-        while True:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft = place.parent / f"{_DRAFT}{secrets.token_hex(16)}"
-            try:
-                file = draft.open("xb")
-                break
-            except FileNotFoundError:
-                continue  # a delete took the empty folder
+        with room():
+            self._put_whole(place, data)
+
+    def _put_whole(self, place: Path, data: Path | bytes) -> None:
+        file, draft = _draft(place.parent)
         try:
             with file:
                 if isinstance(data, bytes):
@@ -102,14 +101,41 @@ class FolderObjects:
         found: list[StoredObject] = []
         for parent, _, files in os.walk(folder):
             for name in files:
-                if name.startswith(_DRAFT):
-                    continue
                 path = Path(parent, name)
+                if name.startswith(_DRAFT):
+                    _sweep(path)
+                    continue
                 with contextlib.suppress(FileNotFoundError):
                     stat = path.stat()
                     stored_at = datetime.fromtimestamp(stat.st_mtime, UTC)
                     found.append(StoredObject(name=path.relative_to(self._root).as_posix(), size=stat.st_size, stored_at=stored_at))
         return found
+
+
+def _draft(folder: Path) -> tuple[BinaryIO, Path]:
+    """A new draft in `folder`, locked for as long as it is open."""
+    while True:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{_DRAFT}{secrets.token_hex(16)}"
+        try:
+            file = path.open("xb")
+        except FileNotFoundError:
+            continue  # a delete took the empty folder
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:
+                return file, path
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # a sweep took it between its making and its lock
+
+
+def _sweep(draft: Path) -> None:
+    """Remove a draft that nobody writes any more."""
+    with contextlib.suppress(FileNotFoundError, BlockingIOError), draft.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.unlink()
 
 
 def place_whole(source: BinaryIO, target: Path) -> int:

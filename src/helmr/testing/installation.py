@@ -28,6 +28,7 @@ from helmr.client.retry import RetryPolicy
 from helmr.control.service.principals import KEY_PREFIX
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.dev.host import end_hostd
+from helmr.host.hostd.client import HostdClient
 from helmr.host.worker import HostdProcess
 from helmr.publish.project import load_project
 from helmr.publish.upload import publish
@@ -211,9 +212,13 @@ class Installation:
         finally:
             os.close(descriptor)
 
+    async def hostd(self) -> HostdClient:
+        """A client of its hostd, which the caller closes."""
+        return await self._hostd.connect(_ignore)
+
     async def computer(self, computer_id: str) -> Tree:
         """The processes of a running Computer, from its supervisor down."""
-        client = await self._hostd.connect(_ignore)
+        client = await self.hostd()
         try:
             told = await client.info()
         finally:

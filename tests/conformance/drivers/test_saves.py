@@ -163,6 +163,7 @@ async def another(jail: Jail) -> None:
     await jail.open()
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.kinds(*KILLED)
 async def test_a_hostd_that_is_killed_at_any_step_of_a_save_leaves_the_computer_running_and_the_next_save_whole(
     jail: Jail, spool: Path
@@ -188,6 +189,7 @@ async def test_a_hostd_that_is_killed_at_any_step_of_a_save_leaves_the_computer_
         assert found.read_text() == str(number), point
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.kinds(*KILLED)
 async def test_a_hostd_that_is_killed_at_any_step_of_a_restore_has_the_old_files_or_the_new_ones(jail: Jail, spool: Path) -> None:
     """[C5], [I9]: never a mixture, never a Computer that has only a part; the same request again makes it whole."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 
 from helmr.objects import FolderObjects, ObjectStore, open_objects
 from helmr.objects.s3objects import PART_BYTES, S3Objects
-from helmr.protocol.errors import InvalidValue, ObjectNotFound, ObjectStoreUnusable
+from helmr.protocol.errors import InvalidValue, ObjectNotFound, ObjectStoreUnusable, StorageFull
 
 pytestmark = pytest.mark.anyio
 
@@ -152,6 +154,35 @@ async def test_a_killed_writer_leaves_no_half_object_in_a_folder(tmp_path: Path)
     assert await names(store) == {"whole"}
     with pytest.raises(ObjectNotFound):
         await store.get("half")
+    assert [path.name for path in (tmp_path / "objects").iterdir()] == ["whole"], "what it left takes no room after a look"
+
+
+async def test_what_a_living_writer_has_written_so_far_is_neither_shown_nor_taken_away(tmp_path: Path) -> None:
+    store = FolderObjects(tmp_path / "objects")
+    os.mkfifo(tmp_path / "slow")
+    writing = asyncio.ensure_future(store.put("some/object", tmp_path / "slow"))
+    source = await asyncio.to_thread((tmp_path / "slow").open, "wb")  # once the writer reads, its draft is there
+    with source:
+        assert await names(store) == set()
+        source.write(b"whole")
+    await writing
+    assert await read(store, "some/object") == b"whole"
+
+
+async def test_a_full_disk_is_told_by_name_and_keeps_no_half_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[C7]"""
+    store = FolderObjects(tmp_path / "objects")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageFull):
+            await store.put("folder/name", b"x" * 1000)
+    assert [path for path in (tmp_path / "objects").rglob("*") if path.is_file()] == []
+    await store.put("folder/name", b"x")
+    assert await names(store) == {"folder/name"}
 
 
 async def test_an_upload_that_was_broken_off_shows_nothing_in_s3(s3: dict[str, str], tmp_path: Path) -> None:

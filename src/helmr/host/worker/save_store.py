@@ -6,13 +6,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 import structlog
 
 from helmr.objects.store import CHUNK
-from helmr.protocol.errors import ConnectionFailed, Forbidden, ObjectNotFound
+from helmr.protocol import jsontext
+from helmr.protocol.errors import ConnectionFailed, ContentInvalid, Forbidden, ObjectNotFound, StorageFull
 
 ATTEMPTS: Final = 5
 PAUSE_SECONDS: Final = 0.25
@@ -36,14 +37,14 @@ class HttpSaveStore:
         async def send() -> None:
             with await asyncio.to_thread(file.open, "rb") as reading:
                 async with self._session.put(self._address(computer, name), data=reading, **self._options()) as response:
-                    _check(response, name)
+                    await _check(response, name)
 
         await self._persist(send, name)
 
     async def fetch(self, computer: str, name: str, target: Path) -> None:
         async def receive() -> None:
             async with self._session.get(self._address(computer, name), **self._options()) as response:
-                _check(response, name)
+                await _check(response, name)
                 with await asyncio.to_thread(target.open, "wb") as writing:
                     async for chunk in response.content.iter_chunked(CHUNK):
                         await asyncio.to_thread(writing.write, chunk)
@@ -68,10 +69,20 @@ class HttpSaveStore:
         return {"headers": self._headers, "timeout": self._patience}
 
 
-def _check(response: aiohttp.ClientResponse, name: str) -> None:
+async def _check(response: aiohttp.ClientResponse, name: str) -> None:
     if response.status == 404:
         raise ObjectNotFound(f"The object {name} is not in the store.")
     if response.status in (401, 403):
         raise Forbidden(f"The control plane refuses the object {name}: this worker is not to move it now.")
+    if response.status == StorageFull.status and _code_of(await response.read()) == StorageFull.code:
+        raise StorageFull(f"The store has no room for the object {name}.")
     if response.status != 200:
         raise aiohttp.ClientError(f"the control plane answered {response.status}")
+
+
+def _code_of(body: bytes) -> str | None:
+    try:
+        problem: Any = jsontext.loads(body)
+    except ContentInvalid:
+        return None
+    return cast("dict[str, Any]", problem).get("code") if isinstance(problem, dict) else None
