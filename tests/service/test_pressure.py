@@ -94,6 +94,19 @@ async def test_a_new_session_is_placed_elsewhere_and_waits_where_there_is_no_oth
         assert h.host.starts.empty()
 
 
+async def test_work_that_any_host_can_do_goes_to_one_with_room_as_long_as_there_is_one(database, tmp_path):
+    """UD-44: an image is built, say; a full disk makes no deploy fail that another host could serve."""
+    async with house(database, tmp_path) as h:
+        other = await connected(h, "other")
+        for full, free in ((h.host, other), (other, h.host)):
+            await tell(h, free, False)
+            await tell(h, full, True)
+            end = h.plane.links.any_end()
+            assert end is not None and end.name == free.name
+        await tell(h, h.host, True)
+        assert h.plane.links.any_end() is not None, "better one that is full than none"
+
+
 async def test_a_session_whose_cold_computer_is_there_is_held_when_it_wants_to_start(database, tmp_path):
     """[C7]: before a process of it exists."""
     async with house(database, tmp_path) as h:

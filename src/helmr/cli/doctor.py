@@ -31,7 +31,7 @@ def doctor(state: Path | None, as_json: bool) -> int:
         host = importlib.util.find_spec("helmr.host.sandbox") is not None
         probes, tables = await _drivers(state) if host else ([], {})
         images = await _images() if host else []
-        damaged = _damaged(state) if host else []
+        damaged = damaged_computers(state) if host else []
         client = await _server()
         facts = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}", "executable": sys.executable}
 
@@ -83,7 +83,7 @@ async def _drivers(state: Path | None) -> tuple[list[dict[str, Any]], dict[str, 
     return [asdict(probe) for probe in found], tables
 
 
-def _damaged(state: Path | None) -> list[str]:
+def damaged_computers(state: Path | None) -> list[str]:
     """The Computers of a hostd's folder (or of a worker's) whose records were set aside."""
     from helmr.host.hostd.records import damaged
 

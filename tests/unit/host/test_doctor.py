@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from helmr.cli.doctor import damaged_computers
 from helmr.host.sandbox.driver import Probe
 from helmr.host.sandbox.enforcement import NEVER, guarantees
 from helmr.host.sandbox.images.probes import probe_images
@@ -33,6 +34,16 @@ def probes(*broken: str, untried: tuple[str, ...] = ()) -> list[Probe]:
 
 def states(found: list[Probe], driver: str = "bubblewrap") -> dict[str, str]:
     return {row.name: row.state for row in guarantees(driver, found)}
+
+
+def test_computers_whose_records_were_set_aside_are_named(tmp_path: Path) -> None:
+    """UD-39: in hostd's folder, or the worker's that it is in; one that has a new record is well again."""
+    for name in ("lost", "well"):
+        (tmp_path / "hostd" / "computers" / name).mkdir(parents=True)
+        (tmp_path / "hostd" / "computers" / name / "spec.json.damaged").touch()
+    (tmp_path / "hostd" / "computers" / "well" / "spec.json").touch()
+    assert damaged_computers(tmp_path) == damaged_computers(tmp_path / "hostd") == ["lost"]
+    assert damaged_computers(None) == []
 
 
 def test_a_host_that_can_all_enforces_all_but_what_the_driver_never_does() -> None:

@@ -45,6 +45,7 @@ class Leases:
         """Lease to a worker what it has of this link; it is refused when another control plane holds it, or its database is another."""
         mark, heard = new_id(), said.get("mark")
         storage: Mapping[str, Any] = said.get("storage") or {}
+        end.reluctant = bool(said.get("draining") or storage.get("pressed"))
         async with self._core.database.connection() as connection:
             if said.get("draining"):
                 await computers.drain_worker(connection, id=end.worker_id)

@@ -106,8 +106,8 @@ class Links:
             end.link.send(control("renew"))
 
     def any_end(self) -> WorkerEnd | None:
-        """Some live worker, for work that any can do."""
-        return next((end for end in self._ends.values() if not end.closed), None)
+        """Some live worker, for work that any can do: one that is not about to go and has room, where there is such."""
+        return min((end for end in self._ends.values() if not end.closed), key=lambda end: end.reluctant, default=None)
 
     def poke(self) -> None:
         """Look for what this control plane's workers should be told: lost notices, other planes' placements (I6)."""

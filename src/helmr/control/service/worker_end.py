@@ -56,6 +56,8 @@ class WorkerEnd:
         """The one that it was welcomed in."""
         self.inherits = False
         """It comes from another history of the database: what it lost, or can't go on with, is lost with that [I11]."""
+        self.reluctant = False
+        """It drains, or its disks are full: it gets nothing that another one can do [C7]."""
         self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         """Who waits for what an image build says."""
         self.closed = False
