@@ -122,7 +122,7 @@ async def test_a_computer_whose_record_cannot_be_read_can_be_destroyed(jail: Jai
 @pytest.mark.ud("UD-42")
 async def test_a_hostd_that_is_killed_between_the_folders_and_the_record_of_a_computer_leaves_nothing(jail: Jail, folder: Path) -> None:
     """UD-42: after create, before record."""
-    own = Jail(folder / "state", jail.driver, jail.uid, {"DIE_AT": "created"})
+    own = Jail(folder / "state", jail.driver, jail.uid, {**jail.environment, "DIE_AT": "created"})
     await own.open()
     try:
         with pytest.raises(ConnectionError):
@@ -131,7 +131,7 @@ async def test_a_hostd_that_is_killed_between_the_folders_and_the_record_of_a_co
         await asyncio.to_thread(own.hostd.wait, 10)
         assert (own.state / "computers" / "c1").is_dir()
         await own.client.close()
-        own.environment = {}
+        own.environment = jail.environment
         await own.open()
         assert list((own.state / "computers").iterdir()) == []
         with pytest.raises(HostdRefused) as refused:
