@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.service.scripted import House, ScriptedHost, agent, house
 
+from helmr.control.service.health import Health
 from helmr.protocol.errors import HoldNotReleasable
 from helmr.protocol.link import control
 
@@ -41,6 +42,7 @@ async def test_what_runs_goes_on_what_is_queued_waits_and_goes_on_by_itself(data
         first = (await h.enqueue(session))["id"]
         await process.began(first)
         await tell(h, h.host, True)
+        assert (await Health(h.database).vitals()).workers_pressed == 1
         hold = await hold_of(h, session)
         assert (hold["kind"], hold["can_release"]) == ("storage_pressure", False)
         second = (await h.enqueue(session))["id"]

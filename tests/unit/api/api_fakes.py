@@ -592,7 +592,7 @@ class Operations:
 
     @staticmethod
     async def health_vitals(world: World) -> Vitals:
-        return Vitals(running_without_lease=2, oldest_waiting_seconds=1.5)
+        return Vitals(running_without_lease=2, oldest_waiting_seconds=1.5, workers_pressed=3)
 
     @staticmethod
     async def health_ready(world: World) -> None:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from helmr.control.api.metrics import ApiMetrics
 from helmr.control.service.health import Vitals
 
-VITALS = Vitals(running_without_lease=0, oldest_waiting_seconds=0)
+VITALS = Vitals(running_without_lease=0, oldest_waiting_seconds=0, workers_pressed=0)
 
 
 def test_times_are_counted_in_rising_buckets_whose_last_is_all() -> None:

@@ -302,4 +302,5 @@ async def test_metrics_count_by_template_and_never_name_an_id(client: httpx.Asyn
     assert f"helmr_http_request_seconds_count{{{route}}} 2.0" in text
     assert 'route="unmatched",status="404"} 1.0' in text
     assert "helmr_turns_running_without_lease 2.0" in text and "helmr_oldest_waiting_turn_seconds 1.5" in text
+    assert "helmr_workers_with_full_disks 3.0" in text
     assert SESSION not in text

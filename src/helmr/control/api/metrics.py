@@ -37,6 +37,7 @@ class ApiMetrics:
         self._waiting = Gauge(
             "helmr_oldest_waiting_turn_seconds", "Age of the oldest queued Turn that waits for a process.", registry=registry
         )
+        self._pressed = Gauge("helmr_workers_with_full_disks", "Live workers whose disks are too full for new work.", registry=registry)
 
     def observe(self, route: Route | None, status: int, started_at: float) -> None:
         """Record one request that began at `started_at` (perf_counter). Routes unknown to the table are one."""
@@ -46,6 +47,7 @@ class ApiMetrics:
         """All metrics of the registry in Prometheus' text form."""
         self._leaseless.set(vitals.running_without_lease)
         self._waiting.set(vitals.oldest_waiting_seconds)
+        self._pressed.set(vitals.workers_pressed)
         return generate_latest(self.registry)
 
 

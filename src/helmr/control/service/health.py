@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from helmr.control.store.pool import Database
-from helmr.control.store.queries import processes
+from helmr.control.store.queries import computers, processes
 from helmr.protocol.errors import DatabaseUnavailable
 
 _FRESH_SECONDS: Final = 5.0
@@ -22,9 +22,11 @@ class Vitals:
     """Turns that read `running` although nobody has a lease on their Computer."""
     oldest_waiting_seconds: float
     """Since when the oldest Turn has been queued for which a process should be found."""
+    workers_pressed: float
+    """Live workers whose disks are too full for anything new [C7]."""
 
 
-_UNKNOWN: Final = Vitals(running_without_lease=math.nan, oldest_waiting_seconds=math.nan)
+_UNKNOWN: Final = Vitals(running_without_lease=math.nan, oldest_waiting_seconds=math.nan, workers_pressed=math.nan)
 
 
 class Health:
@@ -54,6 +56,7 @@ class Health:
                     self._vitals = Vitals(
                         running_without_lease=await processes.running_without_lease(connection),
                         oldest_waiting_seconds=await processes.longest_wanting(connection),
+                        workers_pressed=await computers.workers_pressed(connection),
                     )
             except DatabaseUnavailable:
                 self._vitals = _UNKNOWN
