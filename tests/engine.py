@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -16,36 +17,94 @@ import pytest
 
 START_SECONDS = 120.0
 END_SECONDS = 120.0
+OPTIONS = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--storage-driver=overlay2")
+
+
+class EngineProcess:
+    """An engine that can be killed and started again on the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "docker.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self, *options: str) -> None:
+        """Return once it answers. Skips the test where it doesn't run."""
+        places = [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/pid"]
+        argv = ["dockerd", *OPTIONS, *options, *places, f"--host=unix://{self.socket}"]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self._process = process
+        async with asyncio.timeout(START_SECONDS):
+            while not await _answers(self.socket):
+                if process.poll() is not None:
+                    pytest.skip(f"dockerd doesn't run here: {(self.folder / 'log').read_text()[-500:]}")
+                await asyncio.sleep(0.05)  # a socket that isn't there gives no event
+
+    async def end(self) -> None:
+        """By SIGTERM: it ends its containerd, and its containers unless they may outlive it."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(self._process.wait, END_SECONDS)
+
+    async def kill(self) -> None:
+        """By SIGKILL, and wait for its containerd, which the kernel ends then: the next engine would take one that is dying for its own,
+        and also one that is dead where the host's init is slow to reap."""
+        assert self._process is not None
+        note = self.folder / "exec/containerd/containerd.pid"
+        containerd = os.pidfd_open(int(note.read_text()))
+        try:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait, END_SECONDS)
+            ended, _, _ = await asyncio.to_thread(select.select, [containerd], [], [], END_SECONDS)
+            assert ended
+            note.unlink()
+        finally:
+            os.close(containerd)
+
+    def clear(self) -> None:
+        """Remove what is left of it on the host."""
+        left = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if line.split()[1].startswith(f"{self.folder}/")]
+        for mount in reversed(left):
+            subprocess.run(["umount", "--lazy", mount], check=True)
+        shutil.rmtree(self.folder)
+
+
+@contextlib.asynccontextmanager
+async def engine_process(*options: str) -> AsyncIterator[EngineProcess]:
+    """A running engine. Skips the test where there can be none."""
+    if os.geteuid() != 0:
+        pytest.skip("a Docker engine needs root")
+    if shutil.which("dockerd") is None:
+        pytest.skip("needs dockerd: apt-get install docker.io")
+    made = EngineProcess(Path(tempfile.mkdtemp(prefix="engine-", dir="/var/tmp")))  # a short path: its sockets lie deep below
+    try:
+        await made.start(*options)
+        yield made
+    finally:
+        await made.end()
+        made.clear()
 
 
 @contextlib.asynccontextmanager
 async def engine() -> AsyncIterator[Path]:
     """The socket of a running engine. Skips the test where there can be none."""
-    if os.geteuid() != 0:
-        pytest.skip("a Docker engine needs root")
-    if shutil.which("dockerd") is None:
-        pytest.skip("needs dockerd: apt-get install docker.io")
-    folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/var/tmp"))  # a short path: its sockets lie deep below
-    socket = folder / "docker.sock"
-    options = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--storage-driver=overlay2"]
-    places = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid", f"--host=unix://{socket}"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["dockerd", *options, *places], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            while not await _answers(socket):
-                if process.poll() is not None:
-                    pytest.skip(f"dockerd doesn't run here: {(folder / 'log').read_text()[-500:]}")
-                await asyncio.sleep(0.05)  # a socket that isn't there gives no event
-        yield socket
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)  # it ends its containerd, too
-        await asyncio.to_thread(process.wait, END_SECONDS)
-        left = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if line.split()[1].startswith(f"{folder}/")]
-        for mount in reversed(left):
-            subprocess.run(["umount", "--lazy", mount], check=True)
-        shutil.rmtree(folder)
+    async with engine_process() as made:
+        yield made.socket
+
+
+class Engines:
+    """The engine that tests of one process share, started by the first that wants it."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self._stack = stack
+        self._socket: Path | None = None
+
+    async def socket(self) -> Path:
+        if self._socket is None:
+            self._socket = await self._stack.enter_async_context(engine())
+        return self._socket
 
 
 async def _answers(socket: Path) -> bool:

@@ -78,7 +78,7 @@ async def _drivers(state: Path | None) -> tuple[list[dict[str, Any]], dict[str, 
     from helmr.host.sandbox.process import ProcessDriver
 
     found = await probe_table(state)
-    probes = {"bubblewrap": found, "gvisor": found, "process": await ProcessDriver(state or Path()).probe()}
+    probes = {"bubblewrap": found, "gvisor": found, "docker": found, "process": await ProcessDriver(state or Path()).probe()}
     tables = {driver: [asdict(row) for row in guarantees(driver, rows)] for driver, rows in probes.items()}
     return [asdict(probe) for probe in found], tables
 

@@ -27,7 +27,7 @@ def _installed(part: str) -> None:
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on [default: 4356]; 0 takes a free one.")
 @click.option(
     "--driver",
-    type=click.Choice(["bubblewrap", "gvisor", "process"]),
+    type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]),
     default="bubblewrap",
     show_default=True,
     help="What separates Computers from this machine.",
@@ -41,7 +41,7 @@ def dev(
     data_dir: Path | None,
     host: str,
     port: int | None,
-    driver: Literal["bubblewrap", "gvisor", "process"],
+    driver: Literal["bubblewrap", "gvisor", "docker", "process"],
     open_console: bool,
     no_reload: bool,
     clean: bool,
@@ -120,7 +120,7 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 @click.option("--hostd-state", type=click.Path(path_type=Path, file_okay=False), help="The folder of a hostd [default: STATE/hostd].")
 @click.option(
     "--driver",
-    type=click.Choice(["bubblewrap", "gvisor", "process"]),
+    type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]),
     default="bubblewrap",
     show_default=True,
     help="For a hostd started here.",
@@ -147,7 +147,7 @@ def worker(
     credential: str | None,
     state: Path,
     hostd_state: Path | None,
-    driver: Literal["bubblewrap", "gvisor", "process"],
+    driver: Literal["bubblewrap", "gvisor", "docker", "process"],
     egress_allow: tuple[str, ...],
     name: str | None,
     cpu: float | None,

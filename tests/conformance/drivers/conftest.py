@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,11 +16,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from jail import Jail
+from tests.engine import Engines
 from tests.runsc import RunscMissing, find_runsc
 
 from helmr.host.hostd.cleaning import clean
 
-KINDS = ("bubblewrap-root", "bubblewrap-user", "gvisor", "process")
+KINDS = ("bubblewrap-root", "bubblewrap-user", "gvisor", "docker", "process")
 ORDINARY_UID = 64123
 
 
@@ -33,7 +35,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-async def jails(anyio_backend: str) -> AsyncIterator[dict[str, Jail]]:
+async def engines(anyio_backend: str) -> AsyncIterator[Engines]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Engines(stack)
+
+
+@pytest.fixture(scope="session")
+async def jails(anyio_backend: str, engines: Engines) -> AsyncIterator[dict[str, Jail]]:
     """The jails that tests share, by kind, each made by the first test that wants it."""
     made: dict[str, Jail] = {}
     yield made
@@ -43,10 +51,10 @@ async def jails(anyio_backend: str) -> AsyncIterator[dict[str, Jail]]:
 
 
 @pytest.fixture
-async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Jail]) -> AsyncIterator[Jail]:
+async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Jail], engines: Engines) -> AsyncIterator[Jail]:
     """A jail without Computers. It is shared, so each test leaves it so; one that a test spoilt is made anew."""
     kind = request.param
-    if kind in ("bubblewrap-root", "gvisor") and os.geteuid() != 0:
+    if kind in ("bubblewrap-root", "gvisor", "docker") and os.geteuid() != 0:
         pytest.skip("needs root")
     uid = None
     environment: dict[str, str] = {}
@@ -55,6 +63,8 @@ async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Ja
             environment["HELMR_RUNSC"] = find_runsc()
         except RunscMissing as missing:
             pytest.skip(str(missing))
+    if kind == "docker":
+        environment["HELMR_DOCKER"] = str(await engines.socket())
     if kind == "bubblewrap-user" and os.geteuid() == 0:
         if (
             shutil.which("setpriv") is None

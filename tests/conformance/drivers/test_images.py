@@ -16,7 +16,7 @@ from helmr.host.sandbox.grouping import step_memory
 from helmr.host.sandbox.runner import build_mark
 from helmr.protocol.manifest import ImageManifest, ImageStep
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewrap-user")]
+pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewrap-user", "docker")]
 
 IMAGE = ImageManifest(
     name="made",

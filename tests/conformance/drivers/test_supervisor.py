@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.engine import Engines
 from tests.runsc import find_runsc
 
 from helmr.host.hostd.cleaning import clean
@@ -20,10 +21,12 @@ from helmr.protocol.manifest import ImageManifest, TemplateManifest
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("driver", ["bubblewrap", "gvisor", "process"])
-async def test_the_supervisor_says_hello_when_attached(driver: str, folder: Path) -> None:
+@pytest.mark.parametrize("driver", ["bubblewrap", "gvisor", "docker", "process"])
+async def test_the_supervisor_says_hello_when_attached(driver: str, folder: Path, engines: Engines) -> None:
     state = folder / "state"
     environment = {**os.environ, "HELMR_RUNSC": find_runsc()} if driver == "gvisor" else None
+    if driver == "docker":
+        environment = {**os.environ, "HELMR_DOCKER": str(await engines.socket())}
     hostd = subprocess.Popen(
         [sys.executable, "-m", "helmr.host.hostd", "--state", str(state), "--driver", driver],
         stderr=subprocess.DEVNULL,

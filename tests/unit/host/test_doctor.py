@@ -88,6 +88,22 @@ def test_gvisor_adds_a_kernel_and_memory_on_disk_where_it_runs_and_is_missing_wh
     assert "never" not in {row.state for row in without}, "it can be had"
 
 
+def test_docker_is_told_by_what_its_engine_was_seen_to_do_and_never_gives_users_of_their_own() -> None:
+    """[C2]."""
+    names = ("dockerd", "docker storage", "docker sandbox", "docker filter")
+    rows = [Probe(name=name, works=True, detail="seen") for name in names]
+    users = Probe(name="docker users", works=False, detail="root is root")
+    found = states([*probes(), *rows, users], "docker")
+    assert {name for name, state in found.items() if state != "enforced"} == {
+        "Computers have users of their own", "a kernel of its own", "memory leaves RAM while it sleeps",
+    }  # fmt: skip
+    storage = Probe(name="docker storage", works=False, detail="in overlayfs", remedy="mend it")
+    broken = {row.name: row for row in guarantees("docker", [*probes(), rows[0], storage, users])}
+    assert broken["network only by the egress proxy"].remedy == "mend it"
+    without = guarantees("docker", [*probes(), Probe(name="Docker", works=False, detail="no engine; start one")])
+    assert {row.detail for row in without if row.state == "missing"} == {"no engine; start one"}
+
+
 @pytest.mark.anyio
 async def test_the_process_driver_is_told_to_enforce_nothing(tmp_path: Path) -> None:
     """[C2]: it says so loudly; freezing is all that it can."""
@@ -136,7 +152,7 @@ def test_the_command_prints_every_drivers_table_and_an_object(tmp_path: Path) ->
         [sys.executable, "-m", "helmr.cli", "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=150
     )
     found = json.loads(told.stdout)
-    assert set(found["drivers"]) == {"bubblewrap", "gvisor", "process"}
+    assert set(found["drivers"]) == {"bubblewrap", "gvisor", "docker", "process"}
     assert all(row["state"] in ("enforced", "missing", "never") for table in found["drivers"].values() for row in table)
     missing = [probe for probe in (*found["probes"], *found["images"]) if not probe["works"] and probe["remedy"]]
     assert told.returncode == (1 if missing else 0)

@@ -1,4 +1,4 @@
-"""`python -m helmr.host.hostd --state DIR [--driver bubblewrap|gvisor|process]`: the host daemon until SIGTERM; Computers go on."""
+"""`python -m helmr.host.hostd --state DIR [--driver bubblewrap|gvisor|docker|process]`: the host daemon until SIGTERM; Computers go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_HOST = 3
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="hostd", description="The host daemon: owns the Computers of one state folder.")
     parser.add_argument("--state", type=Path, required=True, help="state folder, made when missing; one hostd each")
-    parser.add_argument("--driver", choices=("bubblewrap", "gvisor", "process"), default="bubblewrap")
+    parser.add_argument("--driver", choices=("bubblewrap", "gvisor", "docker", "process"), default="bubblewrap")
     parser.add_argument("--worker-uid", type=int, default=None, help="the user whose worker may connect, beside hostd's own and root")
     parser.add_argument(
         "--egress-allow", action="append", default=[], metavar="NAME|CIDR:PORT", help="an inside address that Templates may choose"
@@ -48,7 +48,7 @@ async def _serve(config: HostdConfig) -> int:
         loop.add_signal_handler(number, hostd.ended.set)
     await hostd.start()
     try:
-        needed = {"bubblewrap", "user namespaces", "runsc"}
+        needed = {"bubblewrap", "user namespaces", "runsc", "dockerd", "docker storage"}
         missing = [probe for probe in await hostd.probes() if probe.name in needed and not probe.works]
         for probe in missing:
             print(f"hostd: {probe.name}: {probe.detail}. {probe.remedy}", file=sys.stderr)

@@ -12,6 +12,7 @@ from helmr.host.hostd.records import damaged, load_all
 from helmr.host.hostd.saving import end_savers
 from helmr.host.sandbox import crowds
 from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.docker.driver import Docker, engine_of
 from helmr.host.sandbox.driver import ComputerSpec
 from helmr.host.sandbox.gvisor.driver import Gvisor
 from helmr.host.sandbox.process import ProcessDriver
@@ -39,15 +40,20 @@ async def clean(state: Path) -> int:
             await client.wait_closed()
         await client.close()
     lock = await _take(state)
+    engine = engine_of(state)
+    docker = Docker(state, engine=engine) if engine is not None else None
     try:
         await end_savers(state)
         found = [(record.spec, record.running) for record in load_all(state / "computers")]
         found += [(_spec(state, name), None) for name in damaged(state / "computers")]
         for spec, running in found:
             # By either driver's marks: which one made it is not worth a guess.
-            for driver in (Bubblewrap(state), Gvisor(state), ProcessDriver(state)):
-                await driver.end(spec, running)
+            for driver in (docker, Bubblewrap(state), Gvisor(state), ProcessDriver(state)):
+                if driver is not None:
+                    await driver.end(spec, running)
             await ProcessDriver(state).destroy(spec)
+        if docker is not None:
+            await docker.leave()
         await crowds.kill(lambda: crowds.mounting(f"{state}/"))
         await asyncio.to_thread(remove_tree, state)
     finally:

@@ -27,6 +27,7 @@ from helmr.host.hostd.watchdog import Watchdog
 from helmr.host.sandbox import crowds, mounts
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.cgroups import find_hierarchies
+from helmr.host.sandbox.docker.driver import Docker
 from helmr.host.sandbox.driver import Driver, Ending, Probe
 from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.grouping import end_steps
@@ -38,8 +39,13 @@ from helmr.host.sandbox.runner import build_mark
 from helmr.host.sandbox.spawn import reaped
 from helmr.protocol.errors import AlreadyRunning, SetupError
 
-DriverName = Literal["bubblewrap", "gvisor", "process"]
-_DRIVERS: Final[Mapping[DriverName, Callable[[Path], Driver]]] = {"bubblewrap": Bubblewrap, "gvisor": Gvisor, "process": ProcessDriver}
+DriverName = Literal["bubblewrap", "gvisor", "docker", "process"]
+_DRIVERS: Final[Mapping[DriverName, Callable[[Path], Driver]]] = {
+    "bubblewrap": Bubblewrap,
+    "gvisor": Gvisor,
+    "docker": Docker,
+    "process": ProcessDriver,
+}
 SWEEP_SECONDS: Final = 5.0
 LOCK_ATTEMPTS: Final = 20
 LOCK_PAUSE_SECONDS: Final = 0.05
@@ -80,6 +86,7 @@ class Hostd:
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._probes: asyncio.Task[list[Probe]] | None = None
+        self._swept = False
 
     async def start(self) -> None:
         """Take the state folder, go on with the Computers in it, and listen. Raises `AlreadyRunning`, `SetupError`."""
@@ -92,6 +99,8 @@ class Hostd:
             await _end_probes(state)
             await _end_builds(state)
             await end_savers(state)
+            (state / "computers").mkdir(exist_ok=True)
+            self._swept = await self.driver.sweep([record.spec for record in load_all(state / "computers")])
             self._probes = asyncio.ensure_future(self.driver.probe())
             await self._adopt()
             self._listen(state / "hostd.sock")
@@ -154,7 +163,6 @@ class Hostd:
 
     async def _adopt(self) -> None:
         folder = self.config.state / "computers"
-        folder.mkdir(exist_ok=True)
         records = load_all(folder)
         self.damaged = damaged(folder)
         for record in records:
@@ -217,13 +225,15 @@ class Hostd:
         self.notify("computer.exited", **members)
 
     async def _sweep(self) -> None:
-        """Reap orphans that became our children: zombies that nobody has taken for a whole round."""
+        """Reap orphans that became our children: zombies that nobody has taken for a whole round. And what the driver couldn't yet [C9]."""
         before: set[int] = set()
         while True:
             zombies = zombie_children()
             for pid in before & zombies:
                 reaped(pid)
             before = zombies - before
+            if not self._swept:
+                self._swept = await self.driver.sweep([computer.record.spec for computer in self.computers.values()])
             await asyncio.sleep(SWEEP_SECONDS)
 
     def _done(self, task: asyncio.Task[None]) -> None:

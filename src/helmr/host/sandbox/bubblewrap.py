@@ -261,6 +261,9 @@ class Bubblewrap:
     async def destroy(self, spec: ComputerSpec) -> None:
         await asyncio.to_thread(remove_tree, Path(spec.folder))
 
+    async def sweep(self, kept: Sequence[ComputerSpec]) -> bool:
+        return True  # all that it makes is known by the state folder
+
     async def freeze(self, spec: ComputerSpec, running: Running) -> None:
         groups = self._groups(spec)
         if groups is not None:

@@ -140,6 +140,14 @@ class Group:
                         found.update(int(word) for word in Path(parent, "cgroup.procs").read_text().split())
         return found
 
+    def direct_processes(self) -> set[int]:
+        """Those in the very group, whichever hierarchy has them."""
+        found: set[int] = set()
+        for entrance in self.entrances:
+            with contextlib.suppress(FileNotFoundError):
+                found.update(int(word) for word in Path(entrance).read_text().split())
+        return found
+
     # --- limits ---
 
     def limit(self, *, memory: int | None = None, cpu: float | None = None, pids: int | None = None) -> None:

@@ -196,6 +196,13 @@ class Driver(Protocol):
         """Remove the files of a Computer that has ended. Idempotent."""
         ...
 
+    async def sweep(self, kept: Sequence[ComputerSpec]) -> bool:
+        """End what is of this state folder, outside of it, and of none of these Computers: a hostd that was killed may have left it [C9].
+
+        False when that can't be done now, and is to be tried again.
+        """
+        ...
+
     async def freeze(self, spec: ComputerSpec, running: Running) -> None: ...
 
     async def thaw(self, spec: ComputerSpec, running: Running) -> None: ...

@@ -12,6 +12,7 @@ NEVER: Final = "this driver doesn't"
 
 _SANDBOX: Final = ("bubblewrap", "user namespaces")
 _GVISOR: Final = ("runsc", "gVisor sandbox")
+_DOCKER: Final = ("dockerd", "docker storage", "docker sandbox")
 _NEEDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "bubblewrap": {
         "files and processes of the host are out of reach": _SANDBOX,
@@ -39,6 +40,19 @@ _NEEDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "frozen when its host falls silent": ("freeze",),
         "memory leaves RAM while it sleeps": ("runsc", "gVisor memory on disk"),
     },
+    "docker": {
+        "files and processes of the host are out of reach": _DOCKER,
+        "Computers have users of their own": ("dockerd", "docker users"),
+        "an image's layers and steps": (*_DOCKER, *_SANDBOX, "overlay"),
+        "dangerous system calls are refused": (*_DOCKER, "docker filter"),
+        "a kernel of its own": (),
+        "network only by the egress proxy": _DOCKER,
+        "memory limit": ("memory limit",),
+        "CPU limit": ("CPU limit",),
+        "process limit": ("process limit",),
+        "frozen when its host falls silent": ("freeze",),
+        "memory leaves RAM while it sleeps": (),
+    },
     "process": {
         "files and processes of the host are out of reach": (),
         "Computers have users of their own": (),
@@ -56,7 +70,7 @@ _NEEDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 """By driver: what somebody may count on, and the probes that must have worked for it. None: it never does."""
 
 
-_IN_PLACE: Final = {"runsc": "gVisor"}
+_IN_PLACE: Final = {"runsc": "gVisor", "dockerd": "Docker"}
 """Where a program that nobody must have isn't there, the table has one row in the place of its own."""
 
 

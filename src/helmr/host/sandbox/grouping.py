@@ -6,6 +6,7 @@ lie on `scopes`, so that a Session that exhausts them can't take the supervisor 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
@@ -63,8 +64,9 @@ def step_memory() -> int:
 class ComputerGroups:
     """The groups of one Computer. All calls are idempotent."""
 
-    def __init__(self, hierarchies: Hierarchies, mark: str) -> None:
-        self._whole = Group(hierarchies, f"{PARENT}/{mark}")
+    def __init__(self, hierarchies: Hierarchies, mark: str, *, name: str | None = None) -> None:
+        """`name`: the group of all of it where somebody else has made it, who also limits it."""
+        self._whole = Group(hierarchies, name or f"{PARENT}/{mark}")
         self._supervisor = self._whole.child("supervisor")
         self._scopes = self._whole.child("scopes")
 
@@ -75,6 +77,18 @@ class ComputerGroups:
         self._whole.limit(memory=spec.memory + SUPERVISOR_MEMORY, cpu=spec.cpu, pids=spec.pids + SUPERVISOR_PIDS)
         self._scopes.limit(memory=spec.memory, pids=spec.pids)
         return self._supervisor.entrances
+
+    def take_over(self, spec: ComputerSpec) -> None:
+        """Lay our groups out within one that has processes already, and move them to the supervisor's."""
+        for folder in self._supervisor.folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        for pid in self._whole.direct_processes():
+            with contextlib.suppress(ProcessLookupError):
+                self._supervisor.add(pid)
+        # Version 2 gives controllers to groups below one only once that one has no process of its own.
+        self._supervisor.create()
+        self._scopes.create()
+        self._scopes.limit(memory=spec.memory, pids=spec.pids)
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -51,6 +51,9 @@ async def probe_table(state: Path | None = None) -> list[Probe]:
 
 
 async def _probe_all(state: Path) -> list[Probe]:
+    from helmr.host.sandbox.docker.driver import Docker
+    from helmr.host.sandbox.docker.probes import REMEDY as DOCKER_REMEDY
+    from helmr.host.sandbox.docker.probes import probe_docker
     from helmr.host.sandbox.gvisor.binary import REMEDY, find_runsc
     from helmr.host.sandbox.gvisor.driver import Gvisor
     from helmr.host.sandbox.gvisor.probes import probe_gvisor
@@ -59,8 +62,16 @@ async def _probe_all(state: Path) -> list[Probe]:
     if find_runsc() is None or os.geteuid() != 0:
         # Nothing is missing where nobody wants it: the row has no remedy, and says itself what would bring it.
         why = "no runsc" if find_runsc() is None else "needs root"
-        return [*found, Probe(name="gVisor", works=False, detail=f"{why}; only the gvisor driver needs it. {REMEDY}")]
-    return [*found, *await probe_gvisor(Gvisor(state), state)]
+        found.append(Probe(name="gVisor", works=False, detail=f"{why}; only the gvisor driver needs it. {REMEDY}"))
+    else:
+        found += await probe_gvisor(Gvisor(state), state)
+    docker = Docker(state)
+    if not docker.engine.socket.exists() or os.geteuid() != 0:
+        why = "needs root" if docker.engine.socket.exists() else f"no engine at {docker.engine.socket}"
+        found.append(Probe(name="Docker", works=False, detail=f"{why}; only the docker driver needs it. {DOCKER_REMEDY}"))
+    else:
+        found += await probe_docker(docker, state)
+    return found
 
 
 async def probe_bubblewrap(state: Path, hierarchies: Hierarchies) -> list[Probe]:

@@ -125,6 +125,9 @@ class ProcessDriver:
             await asyncio.to_thread(shutil.rmtree, os.path.realpath(run), ignore_errors=True)  # noqa: ASYNC240 - a stat or a small file, nothing that blocks
         await asyncio.to_thread(remove_tree, Path(spec.folder))
 
+    async def sweep(self, kept: Sequence[ComputerSpec]) -> bool:
+        return True  # all that it makes is known by the state folder
+
     async def freeze(self, spec: ComputerSpec, running: Running) -> None:
         await crowds.stop(lambda: self._members(spec, running))
 

@@ -24,11 +24,12 @@ _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
 _ERRNO: Final = 0x00050000
 
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_FAMILIES: Final = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
+TERMINAL_INPUT: Final = (0x5412, 0x541C)
+"""The ioctl requests TIOCSTI and TIOCLINUX."""
+FAMILIES: Final = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
 """The socket families that network namespaces, or files, confine."""
 
-_NAMESPACE_FLAGS: Final = 0x7E020080
+NAMESPACE_FLAGS: Final = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
 
 
@@ -198,17 +199,18 @@ def program(machine: str) -> bytes:
         code += [
             _jump(_EQUAL, number, 0, 4),
             _statement(_LOAD, _ARGUMENT0),
-            _jump(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1),
+            _jump(_ANY_BIT, NAMESPACE_FLAGS, 0, 1),
             _statement(_RETURN, refuse),
             _statement(_RETURN, _ALLOW),
         ]
     # A family is an int to the kernel: the low half of the argument.
-    code += [_jump(_EQUAL, table.socket, 0, len(_FAMILIES) + 3), _statement(_LOAD, _ARGUMENT0)]
-    code += [_jump(_EQUAL, family, left, 0) for left, family in zip(range(len(_FAMILIES), 0, -1), _FAMILIES.values(), strict=True)]
+    code += [_jump(_EQUAL, table.socket, 0, len(FAMILIES) + 3), _statement(_LOAD, _ARGUMENT0)]
+    code += [_jump(_EQUAL, family, left, 0) for left, family in zip(range(len(FAMILIES), 0, -1), FAMILIES.values(), strict=True)]
     code += [_statement(_RETURN, _ERRNO | errno.EAFNOSUPPORT), _statement(_RETURN, _ALLOW)]
     # The kernel compares the low half of an ioctl's request only, so the low half is what is compared here.
     code += [_jump(_EQUAL, table.ioctl, 0, 4), _statement(_LOAD, _ARGUMENT1)]
-    code += [_jump(_EQUAL, _TIOCSTI, 1, 0), _jump(_EQUAL, _TIOCLINUX, 0, 1), _statement(_RETURN, refuse)]
+    first, second = TERMINAL_INPUT
+    code += [_jump(_EQUAL, first, 1, 0), _jump(_EQUAL, second, 0, 1), _statement(_RETURN, refuse)]
     code.append(_statement(_RETURN, _ALLOW))
     return b"".join(code)
 

@@ -22,7 +22,7 @@ START_SECONDS: Final = 30.0
 CREDENTIALS: Final = frozenset({"HELMR_WORKER_CREDENTIAL", "HELMR_API_KEY"})
 """Of the worker's environment hostd gets all but these."""
 
-DriverName = Literal["bubblewrap", "gvisor", "process"]
+DriverName = Literal["bubblewrap", "gvisor", "docker", "process"]
 
 
 class HostdProcess:

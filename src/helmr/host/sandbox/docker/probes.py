@@ -1,0 +1,141 @@
+"""What a Docker engine of this host can do for Computers, found by doing it once, each step under a time-out [C2].
+
+A container costs half a second, so what was found is kept in the state folder for as long as engine, kernel and boot are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from helmr.host.sandbox import seccomp
+from helmr.host.sandbox.docker import container, grafting
+from helmr.host.sandbox.docker.engine import VARIABLE, EngineFailed
+from helmr.host.sandbox.driver import ComputerSpec, Probe
+from helmr.host.sandbox.identity import boot_id
+from helmr.host.sandbox.interior import PYTHON_BINARY
+from helmr.host.sandbox.probes import ProbeFailed, attempt
+from helmr.host.sandbox.spawn import when_ended
+
+if TYPE_CHECKING:
+    from helmr.host.sandbox.docker.driver import Docker
+
+SECONDS: Final = 30.0
+REMEDY: Final = (
+    "Install and start a Docker engine of 20.10 or later that runs as root (on Debian `apt-get install docker.io`), or put the path of its "
+    f"socket into {VARIABLE}."
+)
+STORAGE_REMEDY: Final = (
+    'Set {"storage-driver": "overlay2", "features": {"containerd-snapshotter": false}} in /etc/docker/daemon.json and restart the engine: '
+    "images that it has are not shown until that is undone."
+)
+USERS: Final = "root in a container is root of this host, less what was taken from it: the driver gives Computers no ids of their own"
+_KEPT: Final = "docker-probes.json"
+
+_RESIDENT: Final = """\
+import os
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if line.startswith(("Seccomp:", "NoNewPrivs:")))
+hosts = open("/etc/hosts").read()
+draft = "/workspace/seen.draft"
+with open(draft, "w") as file:
+    file.write(f"{os.getpid()} {status['Seccomp'].strip()} {status['NoNewPrivs'].strip()} {'localhost' in hosts}")
+os.rename(draft, "/workspace/seen")
+"""
+
+
+async def probe_docker(driver: Docker, state: Path) -> list[Probe]:
+    """The rows of the table that are Docker's own."""
+    version = ""
+
+    async def reach() -> str:
+        nonlocal version
+        if os.geteuid() != 0:
+            raise ProbeFailed("the docker driver needs root")
+        version = (await driver.engine.facts()).version
+        return f"answers on {driver.engine.socket}, {version}"
+
+    engine = await attempt("dockerd", reach, REMEDY)
+    if not engine.works:
+        return [engine]
+    known = await asyncio.to_thread(_read, state, version)
+    if known is None:
+        known = await _try(driver, state)
+        await asyncio.to_thread(_write, state, version, known)
+    return [engine, *known]
+
+
+async def _try(driver: Docker, state: Path) -> list[Probe]:
+    async def fit() -> str:
+        facts = await driver.engine.facts()
+        facts.require(grafting.STORAGE)
+        return f"{facts.storage}, cgroups named by {facts.cgroup_names}"
+
+    found = [await attempt("docker storage", fit, STORAGE_REMEDY)]
+    if found[0].works:
+        found.append(await attempt("docker sandbox", lambda: _contain(driver, state), "Look into the engine's log.", seconds=SECONDS))
+    machine = platform.machine()
+    detail = (
+        f"{len(seccomp.denied_names(machine))} calls refused" if seccomp.supported(machine) else f"the engine's own: none for {machine}"
+    )
+    found.append(Probe(name="docker filter", works=all(probe.works for probe in found), detail=detail))
+    # No remedy: the engine's own mapping of ids can't be used yet.
+    found.append(Probe(name="docker users", works=False, detail=USERS))
+    return found
+
+
+async def _contain(driver: Docker, state: Path) -> str:
+    """A whole small Computer, whose file must arrive in our folder."""
+    home = Path(tempfile.mkdtemp(prefix=".probe-", dir=state))
+    spec = ComputerSpec(computer=f"probe-{os.getpid()}", environment="", folder=str(home), host_base=True)
+    began = time.monotonic()
+    try:
+        with driver.trying(spec):
+            spec = await driver.create(spec, ())
+            running = await driver.start(spec, (PYTHON_BINARY, "-I", "-c", _RESIDENT))
+            await when_ended(running.pid1.pid)
+            ending = await driver.ended(spec, running)
+            seen = home / "disk/upper/workspace/seen"
+            if not seen.is_file():
+                raise ProbeFailed(f"what was written in a container is not in the Computer's folder (it ended with {ending})")
+            said = await asyncio.to_thread(seen.read_text)
+            if said != "1 2 1 True":
+                raise ProbeFailed(f"a container is not as it should be: {said}")
+            return f"a container with the Computer's own root, in {time.monotonic() - began:.1f} s"
+    finally:
+        await asyncio.shield(_clear(driver, spec, home))
+
+
+async def _clear(driver: Docker, spec: ComputerSpec, home: Path) -> None:
+    await driver.end(spec, None)
+    with contextlib.suppress(EngineFailed):  # it holds nothing, and the engine is away
+        await driver.engine.remove_image(f"{container.IMAGE}:{container.TAG}")
+    await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
+
+
+def _key(version: str) -> str:
+    return f"{version} {os.uname().release} {boot_id()}"
+
+
+def _read(state: Path, version: str) -> list[Probe] | None:
+    try:
+        stored = json.loads((state / _KEPT).read_text())
+        return [Probe(**probe) for probe in stored["probes"]] if stored["key"] == _key(version) else None
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(state: Path, version: str, probes: list[Probe]) -> None:
+    if not all(probe.works for probe in probes if probe.name in ("docker storage", "docker sandbox")):
+        return  # what failed may have been mended the next time
+    draft = state / f"{_KEPT}.draft"
+    draft.write_text(json.dumps({"key": _key(version), "probes": [asdict(probe) for probe in probes]}))
+    draft.rename(state / _KEPT)
