@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,15 +23,16 @@ OPTIONS = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq
 class EngineProcess:
     """An engine that can be killed and started again on the same folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.folder = folder
+        self._prefix = prefix
         self.socket = folder / "docker.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self, *options: str) -> None:
         """Return once it answers. Skips the test where it doesn't run."""
         places = [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/pid"]
-        argv = ["dockerd", *OPTIONS, *options, *places, f"--host=unix://{self.socket}"]
+        argv = [*self._prefix, "dockerd", *OPTIONS, *options, *places, f"--host=unix://{self.socket}"]
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self._process = process
@@ -40,6 +41,12 @@ class EngineProcess:
                 if process.poll() is not None:
                     pytest.skip(f"dockerd doesn't run here: {(self.folder / 'log').read_text()[-500:]}")
                 await asyncio.sleep(0.05)  # a socket that isn't there gives no event
+
+    @property
+    def entered(self) -> tuple[str, ...]:
+        """What starts a program in the engine's mount namespace, as that program."""
+        assert self._process is not None
+        return ("nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt", "--")
 
     async def end(self) -> None:
         """By SIGTERM: it ends its containerd, and its containers unless they may outlive it."""
@@ -72,13 +79,26 @@ class EngineProcess:
 
 
 @contextlib.asynccontextmanager
-async def engine_process(*options: str) -> AsyncIterator[EngineProcess]:
-    """A running engine. Skips the test where there can be none."""
+async def engine_process(*options: str, subordinate: tuple[str, int] | None = None) -> AsyncIterator[EngineProcess]:
+    """A running engine. Skips the test where there can be none.
+
+    `subordinate`: an account and the first id of a range that it has in the engine's own mount namespace; the host's files stay.
+    """
     if os.geteuid() != 0:
         pytest.skip("a Docker engine needs root")
     if shutil.which("dockerd") is None:
         pytest.skip("needs dockerd: apt-get install docker.io")
-    made = EngineProcess(Path(tempfile.mkdtemp(prefix="engine-", dir="/var/tmp")))  # a short path: its sockets lie deep below
+    if subordinate is not None and not all(Path(name).is_file() for name in ("/etc/subuid", "/etc/subgid")):
+        pytest.skip("needs /etc/subuid and /etc/subgid")
+    folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/var/tmp"))  # a short path: its sockets lie deep below
+    prefix: list[str] = []
+    if subordinate is not None:
+        account, first = subordinate
+        folder.chmod(0o711)
+        (folder / "ids").write_text(f"{account}:{first}:65536\n")
+        over = 'mount --bind $0/ids /etc/subuid && mount --bind $0/ids /etc/subgid && exec "$@"'
+        prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", over, str(folder)]
+    made = EngineProcess(folder, prefix)
     try:
         await made.start(*options)
         yield made

@@ -39,6 +39,8 @@ class Jail:
     driver: str
     uid: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    prefix: Sequence[str] = ()
+    """What hostd is started by: a program that becomes it."""
     client: HostdClient = None  # type: ignore[assignment]
     hostd: subprocess.Popen[bytes] | None = None
     notices: asyncio.Queue[tuple[str, Mapping[str, Any]]] = field(default_factory=asyncio.Queue)
@@ -53,7 +55,7 @@ class Jail:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         log = (self.state.parent / "hostd.log").open("ab")
         self.hostd = subprocess.Popen(
-            [*prefix, python, str(HERE / "hostd_with_inmates.py"), str(self.state), self.driver],
+            [*self.prefix, *prefix, python, str(HERE / "hostd_with_inmates.py"), str(self.state), self.driver],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": path, **self.environment},
             stdout=log,
             stderr=log,

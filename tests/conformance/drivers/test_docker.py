@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
+import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jail import Jail
 from tests.engine import EngineProcess, engine_process
 
-from helmr.host.hostd.client import HostdRefused
+from helmr.host.hostd.client import HostdClient, HostdRefused
 from helmr.host.sandbox.docker.container import COMPUTER_LABEL, IMAGE, STATE_LABEL, TAG, state_mark
 from helmr.host.sandbox.docker.engine import Engine
+from helmr.host.sandbox.driver import Probe
+from helmr.host.sandbox.enforcement import guarantees
+from helmr.protocol.manifest import ImageManifest, ImageStep, TemplateManifest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kinds("docker")]
+
+FIRST_ID = 1_950_023_680
+"""Of the engine that maps ids: a range of nobody's."""
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +36,50 @@ async def dockerd(anyio_backend: str) -> AsyncIterator[EngineProcess]:
     """An engine that these tests may kill."""
     async with engine_process() as made:
         yield made
+
+
+@pytest.fixture
+async def mapped_jail(anyio_backend: str) -> AsyncIterator[Jail]:
+    """A hostd on an engine that maps ids, both in a mount namespace in which an account has a range of subordinate ones."""
+    async with engine_process("--userns-remap=daemon:daemon", subordinate=("daemon", FIRST_ID)) as made:
+        home = Path(tempfile.mkdtemp(prefix="helmr-test-", dir="/var/tmp"))
+        jail = Jail(home / "state", "docker", None, {"HELMR_DOCKER": str(made.socket)}, prefix=made.entered)
+        await jail.open()
+        yield jail
+        await jail.empty()
+        await jail.close()
+        shutil.rmtree(home)
+
+
+async def test_an_engine_that_maps_ids_gives_root_inside_none_of_the_hosts(mapped_jail: Jail, folder: Path) -> None:
+    """[C2]: root is nobody on the host, owns its files inside, in layers too, and that is told as enforced."""
+    jail = mapped_jail
+    rows = {row.name: row.state for row in guarantees("docker", [Probe(**probe) for probe in (await jail.client.info())["probes"]])}
+    assert rows["Computers have users of their own"] == "enforced"
+    step = ImageStep(kind="run", argv=("sh", "-c", "echo built > /opt/made; chown 7:8 /opt/made; chmod 4755 /opt/made"))
+    image = ImageManifest(name="made", base="host", steps=(step,))
+    layers = await jail.client.ensure_image("r1", image, folder)
+    seen = "[[os.stat(p).st_uid, os.stat(p).st_gid] for p in ('/', '/etc/hosts', '/opt/made', '/workspace', '/workspace/mine')]"
+    for _ in range(2):  # the second finds the layers shown already
+        reply = await jail.start("c1", image=image, layers=layers)
+        assert os.stat(f"/proc/{reply['pid']}").st_uid == FIRST_ID
+        async with jail.inside("c1") as inmate:
+            await inmate.run("import os\nopen('/workspace/mine', 'w').close(); os.chown('/workspace/mine', 1234, 5)")
+            assert await inmate.value(seen) == [[0, 0], [0, 0], [7, 8], [0, 0], [1234, 5]]
+            assert await inmate.value("os.stat('/opt/made').st_mode & 0o7777") == 0o4755
+            assert (await inmate.run("open('/etc/hosts', 'a').write('# added')")).exit == 0
+            await jail.client.create_scope("c1", 1)
+            assert (await inmate.run("print('in scope')", scope=1)).out == "in scope"
+            await jail.client.end_scope("c1", 1)
+        await jail.client.stop("c1", 1)
+    mine = (jail.state / "computers/c1/disk/upper/workspace/mine").stat()
+    assert (mine.st_uid, mine.st_gid) == (FIRST_ID + 1234, FIRST_ID + 5)
+    await jail.client.destroy("c1", 1)
+    assert (await jail.client.collect_images([], idle_seconds=0))["removed"] == layers
+    assert await jail.client.ensure_image("r2", image, folder) == layers
+    await jail.start("c2", image=image, layers=layers)
+    async with jail.inside("c2") as inmate:
+        assert await inmate.value("open('/opt/made').read()") == "built\n", "the layer that is there now, not the one that was collected"
 
 
 @pytest.fixture
@@ -64,6 +119,19 @@ async def test_while_its_engine_is_away_a_computer_is_watched_frozen_and_ended(o
     async with own_jail.inside("c1") as inmate:
         assert await inmate.value("1 + 1") == 2
     await own_jail.kill_hostd()
+    # hostd as it is started in earnest: it would refuse to begin without an engine, and doesn't leave alone what runs.
+    command = [sys.executable, "-m", "helmr.host.hostd", "--state", str(own_jail.state), "--driver", "docker"]
+    environment = {**os.environ, **own_jail.environment, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as earnest:
+        try:
+            async with asyncio.timeout(40):
+                while (found := await info_of(own_jail.state)) is None:
+                    assert earnest.poll() is None
+                    await asyncio.sleep(0.02)
+            assert {entry["computer"]: entry["state"] for entry in found["computers"]} == {"c1": "running", "c2": "running"}
+        finally:
+            earnest.terminate()
+    assert earnest.returncode == 0
     await own_jail.open()
     await own_jail.client.lease(["c1"], 0.05)
     async with asyncio.timeout(20):
@@ -80,6 +148,71 @@ async def test_while_its_engine_is_away_a_computer_is_watched_frozen_and_ended(o
     async with own_jail.inside("c1", 2) as inmate:
         assert await inmate.value("2 + 2") == 4
     await own_jail.start("c2", 3)
+
+
+async def test_a_hostd_without_an_engine_and_without_computers_refuses_and_says_what_to_do(folder: Path) -> None:
+    """[C2]: a driver never falls back to a weaker one."""
+    environment = {
+        **os.environ,
+        "HELMR_DOCKER": str(folder / "none.sock"),
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }
+    command = [sys.executable, "-m", "helmr.host.hostd", "--state", str(folder / "state"), "--driver", "docker"]
+    refused = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=50, env=environment)
+    assert refused.returncode == 3
+    assert "dockerd" in refused.stderr and "docker.io" in refused.stderr
+
+
+async def info_of(state: Path) -> Mapping[str, Any] | None:
+    """What a hostd says of itself, once it has tried its host; None while none listens."""
+    try:
+        client = await HostdClient.connect(state / "hostd.sock")
+    except OSError:
+        return None
+    try:
+        return await client.info()
+    except OSError:
+        return None  # the last one was just ending
+    finally:
+        await client.close()
+
+
+async def test_a_save_of_a_container_is_restored_in_another_driver_and_back(jail: Jail, folder: Path) -> None:
+    """[C5]: the files are the same folder in all of them, whiteouts and owners too."""
+    home = Path(tempfile.mkdtemp(prefix="helmr-test-", dir="/var/tmp"))
+    other = Jail(home / "state", "bubblewrap")
+    await other.open()
+    try:
+        keys = {name: base64.b64encode(secrets.token_bytes(32)).decode() for name in ("data", "names")}
+        template = TemplateManifest(id="test", image=ImageManifest(name="test", base="host"))
+        spool = folder / "spool"
+        spool.mkdir(mode=0o700)
+        seen = (
+            "[os.stat('/workspace/mine').st_uid, os.stat('/workspace/mine').st_mode & 0o7777, os.path.exists('/etc/services'), "
+            "os.path.exists('/srv'), open('/etc/hosts').read().count('added')]"
+        )
+        for number, (one, two) in enumerate(((jail, other), (other, jail))):
+            await one.start("from")
+            async with one.inside("from") as inmate:
+                said = await inmate.run(
+                    "import os\nopen('/workspace/mine', 'w').close(); os.chown('/workspace/mine', 1234, 5)\n"
+                    "os.chmod('/workspace/mine', 0o4755)\n"
+                    "os.unlink('/etc/services'); os.rmdir('/srv'); open('/etc/hosts', 'a').write('# added\\n')"
+                )
+                assert said.exit == 0, said.out
+                before = await inmate.value(seen)
+            saved = await one.client.save("from", 1, spool=spool, keys=keys)
+            name = saved["manifest"]["name"]
+            await two.client.restore(
+                f"to{number}", 1, environment="env", template=template, layers=[], spool=spool, manifest=name, keys=keys
+            )
+            await two.start(f"to{number}")
+            async with two.inside(f"to{number}") as inmate:
+                assert await inmate.value(seen) == before == [1234, 0o4755, False, False, 1]
+            await one.client.destroy("from", 1)
+    finally:
+        await other.close()
+        shutil.rmtree(home)
 
 
 async def test_containers_that_a_killed_hostd_left_go_and_those_of_others_stay(jail: Jail) -> None:

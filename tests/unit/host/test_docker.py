@@ -89,7 +89,7 @@ async def test_a_refusal_has_the_engines_words_and_a_missing_container_is_none()
     [
         ({"Driver": "overlayfs"}, "overlayfs"),
         ({"SecurityOptions": ["name=seccomp", "name=rootless"]}, "without root"),
-        ({"SecurityOptions": ["name=userns"]}, "userns-remap"),
+        ({"SecurityOptions": ["name=userns"], "DockerRootDir": "/var/lib/docker/1000.2000"}, "one range for both"),
     ],
 )
 async def test_an_engine_that_computers_cant_be_containers_of_is_told_with_what_to_change(

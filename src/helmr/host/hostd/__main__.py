@@ -48,11 +48,12 @@ async def _serve(config: HostdConfig) -> int:
         loop.add_signal_handler(number, hostd.ended.set)
     await hostd.start()
     try:
-        needed = {"bubblewrap", "user namespaces", "runsc", "dockerd", "docker storage"}
+        needed = {"bubblewrap", "user namespaces", "runsc", "dockerd", "docker storage", "docker sandbox"}
         missing = [probe for probe in await hostd.probes() if probe.name in needed and not probe.works]
         for probe in missing:
             print(f"hostd: {probe.name}: {probe.detail}. {probe.remedy}", file=sys.stderr)
-        if missing:
+        # What can't be had now and then is no reason to leave Computers alone that run: a Docker engine that restarts.
+        if missing and not any(computer.is_running for computer in hostd.computers.values()):
             return EXIT_HOST
         await hostd.ended.wait()
     finally:

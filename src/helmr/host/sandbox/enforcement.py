@@ -72,6 +72,8 @@ _NEEDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 _IN_PLACE: Final = {"runsc": "gVisor", "dockerd": "Docker"}
 """Where a program that nobody must have isn't there, the table has one row in the place of its own."""
+_BY_CHOICE: Final = ("dockerd", "docker storage", "docker sandbox", "docker filter", "docker users")
+"""What counts for those only who choose that driver: `helmr doctor` tells the remedy with what was seen, and is content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,6 @@ def _guarantee(name: str, needs: tuple[str, ...], found: Mapping[str, Probe]) ->
         if probe is None:
             return Guarantee(name=name, state="missing", detail=f"{need} could not be tried")
         if not probe.works:
-            lasting = not probe.remedy and need not in _IN_PLACE
+            lasting = not probe.remedy and need not in (*_IN_PLACE, *_BY_CHOICE)
             return Guarantee(name=name, state="never" if lasting else "missing", detail=probe.detail, remedy=probe.remedy)
     return Guarantee(name=name, state="enforced", detail=found[needs[-1]].detail)

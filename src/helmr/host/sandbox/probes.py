@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -70,8 +71,15 @@ async def _probe_all(state: Path) -> list[Probe]:
         why = "needs root" if docker.engine.socket.exists() else f"no engine at {docker.engine.socket}"
         found.append(Probe(name="Docker", works=False, detail=f"{why}; only the docker driver needs it. {DOCKER_REMEDY}"))
     else:
-        found += await probe_docker(docker, state)
+        found += [_of_choice(probe) for probe in await probe_docker(docker, state)]
     return found
+
+
+def _of_choice(probe: Probe) -> Probe:
+    """A row that is nobody's duty: a host may well have an engine that no Computer will ever be in."""
+    if probe.works or not probe.remedy:
+        return probe
+    return replace(probe, detail=f"{probe.detail}; only the docker driver needs it. {probe.remedy}", remedy="")
 
 
 async def probe_bubblewrap(state: Path, hierarchies: Hierarchies) -> list[Probe]:

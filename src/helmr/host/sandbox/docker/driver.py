@@ -23,6 +23,7 @@ from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
 from helmr.host.sandbox.docker import container, grafting
 from helmr.host.sandbox.docker.engine import Engine, EngineFacts, EngineFailed, find_socket
 from helmr.host.sandbox.docker.groups import groups_at, groups_of
+from helmr.host.sandbox.docker.shown import hide, shown
 from helmr.host.sandbox.driver import (
     ComputerSpec,
     DurableFiles,
@@ -30,6 +31,7 @@ from helmr.host.sandbox.driver import (
     ImageMade,
     InsidePaths,
     OutOfMemory,
+    Passed,
     Probe,
     Running,
     ScopeEnded,
@@ -47,6 +49,7 @@ ENDING_SECONDS: Final = 5.0
 EXEC_SECONDS: Final = 60.0
 
 _ENGINE_NOTE: Final = "docker/engine"
+_SHOWN: Final = "docker/shown"
 
 _log = structlog.get_logger("helmr.docker")
 
@@ -77,23 +80,29 @@ class Docker:
         if os.geteuid() != 0:
             raise LaunchFailed("The docker driver needs root.")
         base = await self.builder.base_layers(host_base=spec.host_base)
+        first_id = (await self._facts()).first_id
+        assert first_id is not None
         folder = Path(spec.folder)
         for name in ("run", "bundles", "disk", "disk/upper", "disk/work"):
             (folder / name).mkdir(exist_ok=True)
         # Programs of root's below it would be root's on this host too.
         (folder / "disk").chmod(0o700)
-        return dataclasses.replace(spec, base=base[0].name if base else "", first_id=0)
+        os.chown(folder / "disk/upper", first_id, first_id)
+        return dataclasses.replace(spec, base=base[0].name if base else "", first_id=first_id)
 
     def paths(self, spec: ComputerSpec) -> InsidePaths:
         return self.builder.paths(spec)
 
     async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
-        if spec.first_id != 0:
-            raise LaunchFailed("The Computer was not made for the docker driver: its files belong to other ids of this host.")
+        first_id = (await self._facts()).first_id
+        if first_id is None or spec.first_id != first_id:
+            raise LaunchFailed("The Computer was not made for this Docker engine: its files belong to other ids of this host.")
         base = await self.builder.pinned_base(spec)
         layers = (*(str(path) for path in base), *spec.layers)
         if not layers:
             raise LaunchFailed("The image has no layers.")
+        if first_id:
+            layers = tuple(await shown(layers, first_id, self._state / _SHOWN))
         folder = Path(spec.folder)
         config = await self._configuration(spec, argv)
         await asyncio.to_thread(grafting.check_readable, folder / "disk/upper")
@@ -116,7 +125,7 @@ class Docker:
             raise
         return Running(pid1=identity, monitor=identity, boot=boot_id(), cgroups=tuple(groups.folders) if groups is not None else ())
 
-    async def channel(self, spec: ComputerSpec, running: Running, seconds: float) -> socket.socket:
+    async def channel(self, spec: ComputerSpec, running: Running, what: Passed, seconds: float) -> socket.socket:
         raise Unsupported("Guests connect by themselves.")
 
     async def ended(self, spec: ComputerSpec, running: Running) -> Ending:
@@ -179,6 +188,7 @@ class Docker:
 
     async def leave(self) -> None:
         """Take all that is of this state folder out of the engine. The image stays while another folder's containers stand on it."""
+        await hide(self._state / _SHOWN)
         if await self.sweep(()):
             await self.engine.remove_image(f"{container.IMAGE}:{container.TAG}")
 

@@ -56,8 +56,8 @@ class EngineFacts:
     """Name of its storage driver."""
     cgroup_names: str
     """`cgroupfs`, or `systemd`, where the names of groups are slices."""
-    root_is_root: bool
-    """Whether root in its containers is root of this host: no range of ids is mapped for them."""
+    first_id: int | None
+    """The host's id of root in its containers: 0, or the first of the range that it maps for all of them. None: one that can't be told."""
     rootless: bool
 
     def require(self, storage: str) -> None:
@@ -66,8 +66,8 @@ class EngineFacts:
             raise EngineFailed("The Docker engine runs without root; the docker driver needs one that runs as root.")
         if self.storage != storage:
             raise EngineFailed(f"The Docker engine keeps containers in {self.storage}; the docker driver needs {storage}.")
-        if not self.root_is_root:
-            raise EngineFailed("The Docker engine maps ids (userns-remap), which the docker driver can't use yet.")
+        if self.first_id is None:
+            raise EngineFailed("The Docker engine maps users and groups to different ids; the docker driver needs one range for both.")
 
 
 class Engine:
@@ -92,7 +92,7 @@ class Engine:
             version=str(found.get("ServerVersion")),
             storage=str(found.get("Driver")),
             cgroup_names=str(found.get("CgroupDriver")),
-            root_is_root="name=userns" not in options,
+            first_id=_first_id(str(found.get("DockerRootDir"))) if "name=userns" in options else 0,
             rootless="name=rootless" in options,
         )
 
@@ -201,6 +201,12 @@ class Engine:
             raise EngineFailed(f"The Docker engine did not answer {method} {path.partition('?')[0]} within {seconds:g} s.") from None
         except (OSError, aiohttp.ClientError) as error:
             raise EngineFailed(f"No Docker engine answers on {self.socket}: {error}") from error
+
+
+def _first_id(root: str) -> int | None:
+    """From the folder of an engine that maps ids: it keeps each mapping's containers in a folder of its own, `UID.GID`."""
+    uid, dot, gid = os.path.basename(root).partition(".")
+    return int(uid) if dot and uid == gid and uid.isdecimal() else None
 
 
 def _told(data: bytes) -> str:

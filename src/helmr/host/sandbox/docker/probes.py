@@ -38,7 +38,10 @@ STORAGE_REMEDY: Final = (
     'Set {"storage-driver": "overlay2", "features": {"containerd-snapshotter": false}} in /etc/docker/daemon.json and restart the engine: '
     "images that it has are not shown until that is undone."
 )
-USERS: Final = "root in a container is root of this host, less what was taken from it: the driver gives Computers no ids of their own"
+USERS_REMEDY: Final = (
+    'Set {"userns-remap": "default"} in /etc/docker/daemon.json and restart the engine: images that it has are not shown then, and '
+    "Computers that were made before must be restored from their saves."
+)
 _KEPT: Final = "docker-probes.json"
 
 _RESIDENT: Final = """\
@@ -47,7 +50,8 @@ status = dict(line.split(":", 1) for line in open("/proc/self/status") if line.s
 hosts = open("/etc/hosts").read()
 draft = "/workspace/seen.draft"
 with open(draft, "w") as file:
-    file.write(f"{os.getpid()} {status['Seccomp'].strip()} {status['NoNewPrivs'].strip()} {'localhost' in hosts}")
+    file.write(f"{os.getpid()} {status['Seccomp'].strip()} {status['NoNewPrivs'].strip()} {'localhost' in hosts} ")
+    file.write(f"{os.stat('/etc/hosts').st_uid} {os.stat('/workspace').st_uid}")
 os.rename(draft, "/workspace/seen")
 """
 
@@ -79,6 +83,12 @@ async def _try(driver: Docker, state: Path) -> list[Probe]:
         facts.require(grafting.STORAGE)
         return f"{facts.storage}, cgroups named by {facts.cgroup_names}"
 
+    async def mapped() -> str:
+        first_id = (await driver.engine.facts()).first_id
+        if not first_id:
+            raise ProbeFailed("root in a container is root of this host, less what was taken from it")
+        return f"ids from {first_id} on, which all of this engine's containers share"
+
     found = [await attempt("docker storage", fit, STORAGE_REMEDY)]
     if found[0].works:
         found.append(await attempt("docker sandbox", lambda: _contain(driver, state), "Look into the engine's log.", seconds=SECONDS))
@@ -87,8 +97,7 @@ async def _try(driver: Docker, state: Path) -> list[Probe]:
         f"{len(seccomp.denied_names(machine))} calls refused" if seccomp.supported(machine) else f"the engine's own: none for {machine}"
     )
     found.append(Probe(name="docker filter", works=all(probe.works for probe in found), detail=detail))
-    # No remedy: the engine's own mapping of ids can't be used yet.
-    found.append(Probe(name="docker users", works=False, detail=USERS))
+    found.append(await attempt("docker users", mapped, USERS_REMEDY))
     return found
 
 
@@ -107,7 +116,7 @@ async def _contain(driver: Docker, state: Path) -> str:
             if not seen.is_file():
                 raise ProbeFailed(f"what was written in a container is not in the Computer's folder (it ended with {ending})")
             said = await asyncio.to_thread(seen.read_text)
-            if said != "1 2 1 True":
+            if said != "1 2 1 True 0 0":
                 raise ProbeFailed(f"a container is not as it should be: {said}")
             return f"a container with the Computer's own root, in {time.monotonic() - began:.1f} s"
     finally:
