@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from jail import Jail
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewrap-user", "gvisor")]
+pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewrap-user", "gvisor", "docker")]
 
 ESCAPEE = (Path(__file__).parent / "escapee.py").read_text()
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -30,6 +30,7 @@ REFUSED = {
 GRANTED: Mapping[str, Mapping[str, str]] = {
     # Its supervisor counts as guest (I4): who is root inside can reach into it, and gains what it had.
     "bubblewrap": {"write /proc/1/oom_score_adj": "ALLOWED", "read the memory of pid 1": "ALLOWED"},
+    "docker": {"write /proc/1/oom_score_adj": "ALLOWED", "read the memory of pid 1": "ALLOWED"},
     # All of these act on gVisor's own kernel, which is this Computer's alone.
     "gvisor": {
         "write /proc/1/oom_score_adj": "ALLOWED",
