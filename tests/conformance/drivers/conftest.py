@@ -21,7 +21,7 @@ from tests.runsc import RunscMissing, find_runsc
 
 from helmr.host.hostd.cleaning import clean
 
-KINDS = ("bubblewrap-root", "bubblewrap-user", "gvisor", "docker", "process")
+KINDS = ("bubblewrap-root", "bubblewrap-user", "gvisor", "process")
 ORDINARY_UID = 64123
 
 
@@ -93,9 +93,11 @@ async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Ja
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`jail` comes in every kind, or in those that the module's or the test's `kinds` marker names."""
     if "jail" in metafunc.fixturenames:
-        marker = metafunc.definition.get_closest_marker("kinds")
-        metafunc.parametrize("jail", marker.args if marker is not None else KINDS, indirect=True)
+        marker, more = (metafunc.definition.get_closest_marker(name) for name in ("kinds", "also"))
+        kinds = marker.args if marker is not None else KINDS
+        metafunc.parametrize("jail", (*kinds, *(more.args if more is not None else ())), indirect=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kinds(*names): the drivers that a test is for")
+    config.addinivalue_line("markers", "also(*names): and others that do this in a way of their own; where they share it, once is enough")

@@ -177,7 +177,7 @@ async def info_of(state: Path) -> Mapping[str, Any] | None:
         await client.close()
 
 
-async def test_a_save_of_a_container_is_restored_in_another_driver_and_back(jail: Jail, folder: Path) -> None:
+async def test_a_save_of_a_container_is_restored_in_another_driver(jail: Jail, folder: Path) -> None:
     """[C5]: the files are the same folder in all of them, whiteouts and owners too."""
     home = Path(tempfile.mkdtemp(prefix="helmr-test-", dir="/var/tmp"))
     other = Jail(home / "state", "bubblewrap")
@@ -191,25 +191,19 @@ async def test_a_save_of_a_container_is_restored_in_another_driver_and_back(jail
             "[os.stat('/workspace/mine').st_uid, os.stat('/workspace/mine').st_mode & 0o7777, os.path.exists('/etc/services'), "
             "os.path.exists('/srv'), open('/etc/hosts').read().count('added')]"
         )
-        for number, (one, two) in enumerate(((jail, other), (other, jail))):
-            await one.start("from")
-            async with one.inside("from") as inmate:
-                said = await inmate.run(
-                    "import os\nopen('/workspace/mine', 'w').close(); os.chown('/workspace/mine', 1234, 5)\n"
-                    "os.chmod('/workspace/mine', 0o4755)\n"
-                    "os.unlink('/etc/services'); os.rmdir('/srv'); open('/etc/hosts', 'a').write('# added\\n')"
-                )
-                assert said.exit == 0, said.out
-                before = await inmate.value(seen)
-            saved = await one.client.save("from", 1, spool=spool, keys=keys)
-            name = saved["manifest"]["name"]
-            await two.client.restore(
-                f"to{number}", 1, environment="env", template=template, layers=[], spool=spool, manifest=name, keys=keys
+        await jail.start("c1")
+        async with jail.inside("c1") as inmate:
+            said = await inmate.run(
+                "import os\nopen('/workspace/mine', 'w').close(); os.chown('/workspace/mine', 1234, 5)\n"
+                "os.chmod('/workspace/mine', 0o4755)\n"
+                "os.unlink('/etc/services'); os.rmdir('/srv'); open('/etc/hosts', 'a').write('# added\\n')"
             )
-            await two.start(f"to{number}")
-            async with two.inside(f"to{number}") as inmate:
-                assert await inmate.value(seen) == before == [1234, 0o4755, False, False, 1]
-            await one.client.destroy("from", 1)
+            assert said.exit == 0, said.out
+        name = (await jail.client.save("c1", 1, spool=spool, keys=keys))["manifest"]["name"]
+        await other.client.restore("c2", 1, environment="env", template=template, layers=[], spool=spool, manifest=name, keys=keys)
+        await other.start("c2")
+        async with other.inside("c2") as inmate:
+            assert await inmate.value(seen) == [1234, 0o4755, False, False, 1]
     finally:
         await other.close()
         shutil.rmtree(home)
@@ -232,6 +226,25 @@ async def test_containers_that_a_killed_hostd_left_go_and_those_of_others_stay(j
             assert await inmate.value("1 + 1") == 2
     finally:
         await engine.remove(foreign)
+
+
+async def test_a_container_whose_record_is_lost_goes_and_what_another_one_shows_stays(jail: Jail) -> None:
+    """[C9]: the duty that removes what nobody uses knows containers, and which runtime they were started with."""
+    await jail.start("c1")
+    await jail.start("c2")
+    async with jail.inside("c1") as inmate:
+        before = await inmate.value("sorted(os.listdir('/opt/helmr/runtime/helmr'))")
+    (jail.state / "runtime/later").mkdir()
+    await jail.kill_hostd()
+    shutil.rmtree(jail.state / "computers/c2")
+    await jail.open()
+    await jail.client.call("leftovers.end", {})
+    assert jail.processes("c2") == set()
+    engine = Engine(Path(jail.environment["HELMR_DOCKER"]))
+    assert len(await engine.labelled(f"{STATE_LABEL}={state_mark(jail.state)}")) == 1
+    async with jail.inside("c1") as inmate:
+        assert await inmate.value("sorted(os.listdir('/opt/helmr/runtime/helmr'))") == before
+    shutil.rmtree(jail.state / "runtime/later")
 
 
 async def test_a_stopped_computer_is_no_container_that_a_clean_up_could_take(jail: Jail) -> None:
@@ -257,6 +270,22 @@ async def test_what_would_hold_the_engine_up_at_the_next_start_is_refused(jail: 
     with pytest.raises(HostdRefused) as refused:
         await jail.start("c1")
     assert refused.value.code == "launch_failed" and f"/etc/{name}" in refused.value.message
+
+
+async def test_links_in_the_places_of_mounts_lead_to_nothing_of_the_host(jail: Jail) -> None:
+    """The engine's runtime mounts with root's rights over a root that a guest, or an image, has shaped: it must not leave it."""
+    await jail.start("c1")
+    await jail.client.stop("c1", 1)
+    upper = jail.state / "computers/c1/disk/upper"
+    for name, target in (("opt", "/srv/one"), ("workspace", "../../../../../../srv/two")):
+        shutil.rmtree(upper / name, ignore_errors=True)
+        (upper / name).symlink_to(target)
+    before = {path: os.lstat(path).st_mtime_ns for path in ("/etc", "/usr", "/opt", "/srv")}
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        assert await inmate.value("[os.readlink('/opt'), os.path.isdir('/srv/one/helmr/runtime')]") == ["/srv/one", True]
+    assert {path: os.lstat(path).st_mtime_ns for path in before} == before
+    assert not os.path.lexists("/srv/one") and not os.path.lexists("/srv/two")
 
 
 async def test_a_guest_sees_neither_marks_of_the_engine_nor_files_that_it_makes(jail: Jail) -> None:

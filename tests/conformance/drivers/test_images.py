@@ -16,7 +16,7 @@ from helmr.host.sandbox.grouping import step_memory
 from helmr.host.sandbox.runner import build_mark
 from helmr.protocol.manifest import ImageManifest, ImageStep
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewrap-user", "docker")]
+pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "bubblewrap-user")]
 
 IMAGE = ImageManifest(
     name="made",
@@ -29,6 +29,7 @@ IMAGE = ImageManifest(
 )
 
 
+@pytest.mark.also("docker")
 async def test_a_computer_starts_over_the_layers_of_its_image(jail: Jail, folder: Path) -> None:
     layers = await jail.client.ensure_image("r1", IMAGE, folder)
     assert len(layers) == 2

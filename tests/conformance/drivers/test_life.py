@@ -49,6 +49,7 @@ async def until_counting(inmate, path: str) -> int:
     return await counted(inmate, path)
 
 
+@pytest.mark.also("docker")
 async def test_a_started_computer_runs_its_pid_1_with_the_declared_environment_only(jail: Jail) -> None:
     os.environ["HELMR_TEST_SENTINEL"] = "host-secret"
     try:
@@ -85,6 +86,7 @@ async def test_start_of_a_running_computer_takes_the_new_fence_and_an_older_one_
     assert (await jail.start("c1", 5))["pid"] == first["pid"]
 
 
+@pytest.mark.also("docker")
 async def test_destroy_removes_everything_and_may_be_repeated(jail: Jail) -> None:
     await jail.start("c1")
     assert await jail.client.destroy("c1", 1) >= 1
@@ -98,6 +100,7 @@ async def test_destroy_removes_everything_and_may_be_repeated(jail: Jail) -> Non
     assert refused.value.code == "computer_not_found"
 
 
+@pytest.mark.also("docker")
 async def test_the_end_of_pid_1_is_told_with_its_code(jail: Jail) -> None:
     await jail.start("c1", 3)
     async with jail.inside("c1", 3) as inmate:
@@ -114,6 +117,7 @@ async def test_the_end_of_pid_1_by_a_signal_is_told_with_its_number(jail: Jail) 
     assert (await jail.notice("computer.exited"))["signal"] == signal.SIGKILL
 
 
+@pytest.mark.also("docker")
 async def test_a_frozen_computer_stands_still_until_it_is_thawed(jail: Jail) -> None:
     await jail.start("c1")
     path = f"{await workspace(jail, 'c1')}/count"
@@ -225,6 +229,7 @@ async def test_a_lost_worker_frees_the_stream_for_the_next(jail: Jail) -> None:
     stream.close()
 
 
+@pytest.mark.also("docker")
 async def test_a_killed_hostd_ends_nothing_and_the_next_one_goes_on(jail: Jail) -> None:
     """[C3], [D4]: neither the Computers nor their processes notice; records, fences and limits are known again."""
     started = await jail.start("c1", 7)
@@ -262,6 +267,7 @@ async def test_a_computer_that_ended_without_a_hostd_is_found_stopped_and_cleane
     await jail.start("c1", 2)
 
 
+@pytest.mark.also("docker")
 async def test_a_hostd_killed_during_a_start_leaves_nothing_that_the_next_does_not_end(jail: Jail) -> None:
     await jail.start("c1")
     await jail.client.stop("c1", 1)
@@ -280,6 +286,7 @@ async def test_a_hostd_killed_during_a_start_leaves_nothing_that_the_next_does_n
             await jail.client.stop("c1", 1)
 
 
+@pytest.mark.also("docker")
 async def test_ending_a_scope_ends_its_daemons_and_touches_no_other(jail: Jail) -> None:
     """[C3]: double fork, a session of its own, the parent gone."""
     await jail.start("c1")

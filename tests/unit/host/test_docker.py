@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from helmr.host.sandbox import seccomp
+from helmr.host.sandbox.cgroups import Hierarchies
+from helmr.host.sandbox.docker import groups
 from helmr.host.sandbox.docker.container import configuration
 from helmr.host.sandbox.docker.driver import Docker, engine_of
 from helmr.host.sandbox.docker.engine import VARIABLE, Engine, EngineFailed, find_socket
@@ -152,6 +154,32 @@ async def test_the_profile_refuses_all_that_the_filter_of_other_drivers_does() -
         families = {rule["args"][0]["value"] for rule in made["syscalls"] if rule["names"] == ["socket"] and "EQ" in rule["args"][0]["op"]}
         assert families.isdisjoint(seccomp.FAMILIES.values()) and families | set(seccomp.FAMILIES.values()) == set(range(17))
     assert seccomp.supported(platform.machine()) == (platform.machine() in ("x86_64", "aarch64"))
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/helmr/{id}", "helmr/{id}"),
+        ("/helmr/{id}/supervisor", "helmr/{id}"),
+        ("/helmr/{id}/scopes/7", "helmr/{id}"),
+        ("/system.slice/docker-{id}.scope/supervisor", "system.slice/docker-{id}.scope"),
+        ("/", None),
+        ("/system.slice/helmr.service", None),
+        ("/helmr/c1.0123abcd/supervisor", None),
+        ("/helmr/{id}/another", None),
+        ("/helmr/{other}", None),
+    ],
+)
+async def test_only_a_containers_own_group_is_ever_taken_for_one(
+    line: str, name: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """[C2]: what is ended by a group is all that is in it; a pid that came to mean another process must not lead there."""
+    own, other = "0a" * 32, "1b" * 32
+    text = "9:name=systemd:/\n4:memory:" + line.format(id=own, other=other) + "\n0::/\n"
+    monkeypatch.setattr(groups.Path, "read_text", lambda path: text)
+    hierarchies = Hierarchies(legacy={"freezer": tmp_path, "memory": tmp_path})
+    found = groups.groups_of(hierarchies, "c1.x", 1, own)
+    assert (None if found is None else found.folders[0]) == (None if name is None else str(tmp_path / name.format(id=own)))
 
 
 async def test_an_engine_that_lays_its_folders_out_otherwise_is_refused_untouched(tmp_path: Path) -> None:

@@ -46,13 +46,14 @@ async def probe_table(state: Path | None = None) -> list[Probe]:
         return await _probe_all(state)
     scratch = Path(tempfile.mkdtemp(prefix="helmr-probe-", dir="/var/tmp" if os.access("/var/tmp", os.W_OK) else None))
     try:
-        return await _probe_all(scratch)
+        return await _probe_all(scratch, passing=True)
     finally:
         remove_tree(scratch)
 
 
-async def _probe_all(state: Path) -> list[Probe]:
-    from helmr.host.sandbox.docker.driver import Docker
+async def _probe_all(state: Path, *, passing: bool = False) -> list[Probe]:
+    """`passing`: the state folder is for this only, and nothing is to be left of it elsewhere."""
+    from helmr.host.sandbox.docker.driver import Docker, engine_of
     from helmr.host.sandbox.docker.probes import REMEDY as DOCKER_REMEDY
     from helmr.host.sandbox.docker.probes import probe_docker
     from helmr.host.sandbox.gvisor.binary import REMEDY, find_runsc
@@ -72,6 +73,8 @@ async def _probe_all(state: Path) -> list[Probe]:
         found.append(Probe(name="Docker", works=False, detail=f"{why}; only the docker driver needs it. {DOCKER_REMEDY}"))
     else:
         found += [_of_choice(probe) for probe in await probe_docker(docker, state)]
+        if passing and engine_of(state) is not None:
+            await docker.leave()
     return found
 
 

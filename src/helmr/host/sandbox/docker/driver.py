@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import os
 import socket
 from collections.abc import Generator, Mapping, Sequence
@@ -47,6 +48,8 @@ from helmr.host.sandbox.supervision import supervisor_argv
 ENDING_SECONDS: Final = 5.0
 """How long the engine may take to tell how a container ended whose pid 1 is gone."""
 EXEC_SECONDS: Final = 60.0
+IMPORTS: Final = 5
+"""How often the image is made anew before a start gives up: others on the same engine may be cleaning up."""
 
 _ENGINE_NOTE: Final = "docker/engine"
 _SHOWN: Final = "docker/shown"
@@ -105,9 +108,12 @@ class Docker:
             layers = tuple(await shown(layers, first_id, self._state / _SHOWN))
         folder = Path(spec.folder)
         config = await self._configuration(spec, argv)
+        # It names what of the state folder the container shows, for whoever removes what nobody uses.
+        await asyncio.to_thread((folder / "launch.json").write_text, json.dumps(config))
         await asyncio.to_thread(grafting.check_readable, folder / "disk/upper")
         name = container.container_name(spec)
         await self.engine.remove(name)
+        groups: ComputerGroups | None = None
         try:
             made = await self._made(name, config)
             found = await self.engine.inspect(made)
@@ -117,11 +123,14 @@ class Docker:
             identity = identify(int(found["State"]["Pid"])) if found is not None else None
             if found is None or identity is None:
                 raise LaunchFailed(f"The container ended as soon as it was started: {(found or {}).get('State')}")
-            groups = groups_of(self._hierarchies, spec.mark, identity.pid)
+            groups = groups_of(self._hierarchies, spec.mark, identity.pid, made)
+            if groups is None and self._hierarchies.any:
+                # Ended meanwhile, or put where nobody would look: either way it is not to run unwatched.
+                raise LaunchFailed(f"The process {identity.pid} is in no group of the container {made}.")
             if groups is not None:
                 groups.take_over(spec)
         except BaseException:
-            await asyncio.shield(self._give_up(spec))
+            await asyncio.shield(self._give_up(spec, groups))
             raise
         return Running(pid1=identity, monitor=identity, boot=boot_id(), cgroups=tuple(groups.folders) if groups is not None else ())
 
@@ -280,17 +289,20 @@ class Docker:
         return folder
 
     async def _made(self, name: str, config: dict[str, Any]) -> str:
-        try:
-            return await self.engine.create(name, config)
-        except EngineFailed as error:
-            if error.status != 404:
-                raise
-        # The image without files isn't there yet, or somebody has removed it.
-        await self.engine.import_image(container.IMAGE, container.TAG, container.EMPTY_ARCHIVE)
+        for _ in range(IMPORTS):
+            try:
+                return await self.engine.create(name, config)
+            except EngineFailed as error:
+                if error.status != 404:
+                    raise
+            # The image without files isn't there yet, or somebody removes what no container stands on.
+            await self.engine.import_image(container.IMAGE, container.TAG, container.EMPTY_ARCHIVE)
         return await self.engine.create(name, config)
 
-    async def _give_up(self, spec: ComputerSpec) -> None:
+    async def _give_up(self, spec: ComputerSpec, groups: ComputerGroups | None) -> None:
         self._known = None
+        if groups is not None:
+            await groups.end()
         with contextlib.suppress(EngineFailed):  # what went wrong before is what is told
             await self.end(spec, None)
 

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from helmr.host.sandbox.cgroups import Hierarchies
 from helmr.host.sandbox.grouping import ComputerGroups
 
-_OURS = ("supervisor", "scopes")
+_OURS: Final = ("supervisor", "scopes")
+_CONTAINER: Final = re.compile(r"(docker-)?(?P<id>[0-9a-f]{64})(\.scope)?")
+"""How the engine names the group of a container, by files or by systemd."""
 
 
-def groups_of(hierarchies: Hierarchies, mark: str, pid: int) -> ComputerGroups | None:
-    """Those of the container that a process is in. None where the host has none for us, or the process has ended."""
+def groups_of(hierarchies: Hierarchies, mark: str, pid: int, container: str | None = None) -> ComputerGroups | None:
+    """Those of the container that a process is in, which is `container` where that is known.
+
+    None for one that has ended, and for one in any other group: what is ended by these groups is all that is in them.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    paths = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
-    # A host with both versions runs containers by version 1 alone: there its path is the container's.
-    path = next((paths[name] for name in ("memory", "pids", "cpu", "freezer", "") if paths.get(name, "/") != "/"), "/")
-    words = path.strip("/").split("/")
-    while words and words[-1] in _OURS:
-        words.pop()
-    return ComputerGroups(hierarchies, mark, name="/".join(words)) if hierarchies.any and words[0] else None
+    for line in lines:
+        words = line.split(":", 2)[2].strip("/").split("/")
+        for number, word in enumerate(words):
+            found = _CONTAINER.fullmatch(word)
+            inner = words[number + 1 :]
+            if found is None or (inner and inner[0] not in _OURS) or (container is not None and found["id"] != container):
+                continue
+            return ComputerGroups(hierarchies, mark, name="/".join(words[: number + 1])) if hierarchies.any else None
+    return None
 
 
 def groups_at(hierarchies: Hierarchies, mark: str, folders: Sequence[str]) -> ComputerGroups | None:

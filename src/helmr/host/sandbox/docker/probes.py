@@ -6,7 +6,6 @@ A container costs half a second, so what was found is kept in the state folder f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import platform
@@ -18,18 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from helmr.host.sandbox import seccomp
-from helmr.host.sandbox.docker import container, grafting
-from helmr.host.sandbox.docker.engine import VARIABLE, EngineFailed
+from helmr.host.sandbox.docker import grafting
+from helmr.host.sandbox.docker.engine import VARIABLE
 from helmr.host.sandbox.driver import ComputerSpec, Probe
-from helmr.host.sandbox.identity import boot_id
+from helmr.host.sandbox.identity import boot_id, is_alive
 from helmr.host.sandbox.interior import PYTHON_BINARY
 from helmr.host.sandbox.probes import ProbeFailed, attempt
-from helmr.host.sandbox.spawn import when_ended
 
 if TYPE_CHECKING:
     from helmr.host.sandbox.docker.driver import Docker
 
 SECONDS: Final = 30.0
+"""Also when what a container writes doesn't arrive in the Computer's folder."""
+LOOK_SECONDS: Final = 0.01
 REMEDY: Final = (
     "Install and start a Docker engine of 20.10 or later that runs as root (on Debian `apt-get install docker.io`), or put the path of its "
     f"socket into {VARIABLE}."
@@ -45,7 +45,7 @@ USERS_REMEDY: Final = (
 _KEPT: Final = "docker-probes.json"
 
 _RESIDENT: Final = """\
-import os
+import os, time
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if line.startswith(("Seccomp:", "NoNewPrivs:")))
 hosts = open("/etc/hosts").read()
 draft = "/workspace/seen.draft"
@@ -53,6 +53,8 @@ with open(draft, "w") as file:
     file.write(f"{os.getpid()} {status['Seccomp'].strip()} {status['NoNewPrivs'].strip()} {'localhost' in hosts} ")
     file.write(f"{os.stat('/etc/hosts').st_uid} {os.stat('/workspace').st_uid}")
 os.rename(draft, "/workspace/seen")
+while True:
+    time.sleep(60)
 """
 
 
@@ -110,11 +112,11 @@ async def _contain(driver: Docker, state: Path) -> str:
         with driver.trying(spec):
             spec = await driver.create(spec, ())
             running = await driver.start(spec, (PYTHON_BINARY, "-I", "-c", _RESIDENT))
-            await when_ended(running.pid1.pid)
-            ending = await driver.ended(spec, running)
             seen = home / "disk/upper/workspace/seen"
-            if not seen.is_file():
-                raise ProbeFailed(f"what was written in a container is not in the Computer's folder (it ended with {ending})")
+            while not seen.is_file():
+                if not is_alive(running.pid1):
+                    raise ProbeFailed(f"a container did not do what it should: {await driver.ended(spec, running)}")
+                await asyncio.sleep(LOOK_SECONDS)
             said = await asyncio.to_thread(seen.read_text)
             if said != "1 2 1 True 0 0":
                 raise ProbeFailed(f"a container is not as it should be: {said}")
@@ -125,8 +127,6 @@ async def _contain(driver: Docker, state: Path) -> str:
 
 async def _clear(driver: Docker, spec: ComputerSpec, home: Path) -> None:
     await driver.end(spec, None)
-    with contextlib.suppress(EngineFailed):  # it holds nothing, and the engine is away
-        await driver.engine.remove_image(f"{container.IMAGE}:{container.TAG}")
     await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
 
 
