@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.histories import Histories
@@ -41,3 +42,16 @@ def test_a_fence_that_cannot_be_compared_is_refused(tmp_path: Path):
     for fence, owner in ((3, ["a", 1]), (["a", "1"], None), (["a"], None), ([1, 1], None)):
         with pytest.raises(failure.InvalidRequest):
             histories.check(fence, owner, "c")
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff{", b"[1]"])
+def test_a_file_that_cannot_be_read_keeps_no_daemon_from_starting(tmp_path, damage):
+    """UD-39: it is set aside and told; the next hello says which history it is."""
+    file = tmp_path / "histories.json"
+    file.write_bytes(damage)
+    with capture_logs() as said:
+        found = Histories(file)
+    assert found.describe() == {"current": None, "superseded": []} and [line["event"] for line in said] == ["histories.damaged"]
+    assert (tmp_path / "histories.json.damaged").read_bytes() == damage
+    assert found.enter("019b0000-0000-7000-8000-00000000000a") is False
+    assert Histories(file).current == "019b0000-0000-7000-8000-00000000000a"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
+
+import structlog
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.records import Fence, write_durably
@@ -18,12 +20,15 @@ KEPT: Final = 1000
 """How many incarnations that were left are remembered, the latest ones."""
 
 
+_log = structlog.get_logger("helmr.hostd.histories")
+
+
 class Histories:
     """Kept in one file of the state folder: a restart must not make a superseded control plane's word good again."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        stored: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}
+        stored = _read(file)
         self.current: str | None = stored.get("current")
         self.superseded: list[str] = list(stored.get("superseded", ()))
 
@@ -66,6 +71,22 @@ class Histories:
             raise failure.FenceStale(f"The fence {fence} is of another database history than {self.current}.", current=owner)
         if isinstance(owner, list) and owner[0] == fence[0] and fence[1] < owner[1]:
             raise _stale(fence, owner, computer)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What the file tells; nothing when it can't be read: the next hello tells the present history, and what it left is forgotten."""
+    try:
+        stored: Any = json.loads(file.read_bytes())
+        if not isinstance(stored, dict):
+            raise ValueError("it is no object")
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        aside = file.with_name(f"{file.name}.damaged")
+        file.replace(aside)
+        _log.error("histories.damaged", file=str(aside), error=str(error))
+        return {}
+    return cast("dict[str, Any]", stored)
 
 
 def _stale(fence: Fence, owner: Fence, computer: str) -> failure.FenceStale:
