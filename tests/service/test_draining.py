@@ -76,6 +76,7 @@ async def test_what_runs_finishes_and_what_is_queued_behind_it_waits_for_the_nex
         assert (await h.turn(session, running))["status"] == "completed"
         await until_drained(h.host)
         assert (await h.turn(session, queued, 0))["status"] == "queued" and queued not in process.started
+        assert (await h.plane.explanations.explain(h.principal, session)).state == "worker_draining"
         assert await leave(h)
         await come_back(h)
         h.plane.dispatcher.place(session)

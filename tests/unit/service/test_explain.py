@@ -12,6 +12,7 @@ from helmr.control.domain.explain import Facts, explain
 OPEN = Facts(status="open")
 QUEUED = Facts(status="open", queued=2, workers_alive=1, has_computer=True, residency="running")
 RUNNING = replace(QUEUED, running_sequence=7, running_for=12.34)
+FULL = {"id": "3", "kind": "storage_pressure"}
 HOLDS = ({"id": "1", "kind": "interrupt"}, {"id": "2", "kind": "process_failed"})
 
 TABLE: tuple[tuple[Facts, dict[str, Any], str, tuple[str, ...]], ...] = (
@@ -20,6 +21,9 @@ TABLE: tuple[tuple[Facts, dict[str, Any], str, tuple[str, ...]], ...] = (
     (OPEN, {"status": "closing", "unclosed_children": 2}, "closing", ("2 owned Sessions",)),
     (OPEN, {}, "idle", ("Nothing to do",)),
     (QUEUED, {"holds": HOLDS}, "held", ("2 Turns queued", "2 holds", "interrupt, process_failed")),
+    (QUEUED, {"holds": HOLDS}, "held", ("Resume each by its id",)),
+    (QUEUED, {"holds": (FULL,)}, "held", ("storage_pressure", "disks of its Computer's host are full", "by itself once there is room.")),
+    (QUEUED, {"holds": (*HOLDS, FULL)}, "held", ("3 holds", "by itself once there is room, and the others are resumed by their ids.")),
     (QUEUED, {"retry_in": 3.21, "attempt": 1}, "backing_off", ("failed once", "3.2 s")),
     (QUEUED, {"retry_in": 0.0, "attempt": 2, "process": "starting", "starting_for": 1.5}, "starting", ("attempt 2", "1.5 s", "init")),
     (QUEUED, {"process": "ending"}, "ending", ("previous process",)),
@@ -32,6 +36,8 @@ TABLE: tuple[tuple[Facts, dict[str, Any], str, tuple[str, ...]], ...] = (
     (QUEUED, {"workers_alive": 0}, "no_worker", ("helmr worker",)),
     (QUEUED, {"has_computer": False, "wants_cpu": 1.5, "wants_memory": 3 << 29}, "waiting_for_capacity", ("1.5 CPU and 1536 MiB",)),
     *((QUEUED, {"residency": cold}, "waiting_for_capacity", ("free for the Computer",)) for cold in ("cold", "unavailable", "hibernated")),
+    (QUEUED, {"residency": "cold", "workers_pressed": 2}, "waiting_for_capacity", ("The disks of 2 workers are full.",)),
+    (QUEUED, {"residency": "hibernated", "computer_worker_drains": True}, "worker_draining", ("drained", "when its worker is back")),
     (QUEUED, {"queued": 1}, "placing", ("1 Turn queued",)),
     (RUNNING, {"queued": 0}, "running", ("Turn 7", "12.3 s")),
     (RUNNING, {}, "running", ("Turn 7", "2 Turns behind it")),

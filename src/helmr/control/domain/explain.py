@@ -35,6 +35,7 @@ class Facts:
     workers_pressed: int = 0
     """Of those, how many take nothing new because their disks are full [C7]."""
     computer_worker_alive: bool = True
+    computer_worker_drains: bool = False
     restorable: bool = False
     base_mismatch: bool = False
     wants_cpu: float = 0.0
@@ -75,6 +76,8 @@ def explain(facts: Facts) -> tuple[str, str]:
             return "base_mismatch", f"{away} It was made `from_host()`, and no connected worker has a host of the same base."
         if facts.residency != "restoring":
             return "worker_away", f"{away} It is restored from its last save once that host is given up and another one has room."
+    if facts.computer_worker_drains and facts.residency in ("cold", "hibernated"):
+        return "worker_draining", f"{queue}; the Computer's host is being drained: it goes on when its worker is back, or elsewhere if not."
     if facts.residency == "hibernating":
         return "hibernating", f"{queue}; the Computer is just falling asleep, and is woken as soon as it sleeps."
     if facts.residency in ("starting", "waking", "restoring"):

@@ -72,6 +72,7 @@ class Explanations:
             "wants_memory": computer["memory"],
             "computer_worker_alive": computer["worker_id"] is None or (worker is not None and worker["alive"]),
         }
+        facts["computer_worker_drains"] = worker is not None and worker["draining"]
         facts["restorable"] = computer["save_id"] is not None
         base = base_of(computer)
         if base is not None and not facts["computer_worker_alive"]:
