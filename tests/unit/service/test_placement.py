@@ -74,3 +74,13 @@ def test_the_longest_idle_goes_first():
     idle = [Reservation(computer=name, worker="w", cpu=1, memory=1) for name in ("oldest", "older", "young")]
     assert plan_room([room], idle, [Reservation(computer="n", worker=None, cpu=1, memory=1)]) == ["oldest"]
     assert plan_room([room], idle, [Reservation(computer="n", worker=None, cpu=2, memory=2)]) == ["oldest", "older"]
+
+
+def test_a_host_with_full_disks_makes_room_for_what_is_there_and_for_nobody_new():
+    """[C7]: an idle Computer is not sent to sleep for one that could not come."""
+    room = Room(worker="w", base="b", cpu=1, memory=1, cpu_used=1, memory_used=1, pressed=True)
+    idle = [Reservation(computer="idle", worker="w", cpu=1, memory=1)]
+    new = Reservation(computer="new", worker=None, cpu=1, memory=1)
+    assert plan_room([room], idle, [new]) == []
+    assert plan_room([replace(room, pressed=False)], idle, [new]) == ["idle"]
+    assert plan_room([room], idle, [replace(new, worker="w")]) == ["idle"]
