@@ -273,3 +273,24 @@ async def test_a_worker_of_another_link_protocol_is_refused_in_words(database, t
         assert said["t"] == "refused" and "99" in said["message"] and len(heard) == 1
         async with h.database.connection() as connection:
             assert await connection.fetchval("SELECT count(*) FROM workers WHERE name = 'other'") == 0
+
+
+async def test_a_worker_of_before_histories_is_taken_in_and_what_it_holds_by_a_void_fence_is_ended(database, tmp_path):
+    """[D5], I11: it can't say of which history its fences are, so none of them counts; its Sessions go on with new processes."""
+    async with house(database, tmp_path) as h:
+        session, process, first, second = await two_turns(h)
+        await h.plane.histories.begin("a test")
+        h.host.said.clear()
+        h.host.connect()
+        await h.host.told("welcome")
+        assert (await h.turn(session, first))["status"] == "interrupted"
+        assert told(h, "computer.stop", process.computer)
+        await h.until(session, "session.process_failed")
+        async with h.database.connection() as connection:
+            await connection.execute("UPDATE sessions SET retry_at = NULL")
+        h.plane.dispatcher.place(session)
+        following = await h.host.next_process()
+        await following.began(second)
+        following.settle(second)
+        assert (await h.turn(session, second))["status"] == "completed"
+        assert following.channel > process.channel and second not in process.started
