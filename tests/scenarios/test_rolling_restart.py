@@ -19,7 +19,7 @@ from helmr.host.worker import HostdProcess
 from helmr.testing.installation import DRAIN, Installation
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(os.geteuid() != 0, reason="bubblewrap with all it can do needs root")]
-SESSIONS = 4
+SESSIONS = 2
 QUEUED = 2
 
 

@@ -19,7 +19,7 @@ from helmr.host.sandbox import crowds
 from helmr.host.sandbox.cgroups import Group, find_hierarchies
 from helmr.host.sandbox.driver import ComputerSpec
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root", "process")]
+pytestmark = [pytest.mark.anyio, pytest.mark.kinds("bubblewrap-root")]
 
 
 @contextmanager
@@ -63,6 +63,7 @@ async def test_a_computer_that_lost_its_record_is_ended_and_its_neighbour_goes_o
 
 
 @pytest.mark.ud("UD-42")
+@pytest.mark.kinds("bubblewrap-root", "process")
 async def test_what_is_left_while_hostd_runs_is_found_too_and_nothing_of_others(jail: Jail) -> None:
     """[C9]: by a periodic duty, not at the start alone. A mark of another state folder, or none that leads anywhere, is not ours."""
     await jail.start("c2")
@@ -87,39 +88,34 @@ async def test_what_is_left_while_hostd_runs_is_found_too_and_nothing_of_others(
 
 
 @pytest.mark.ud("UD-39")
-async def test_a_record_that_cannot_be_read_keeps_no_other_from_starting_and_its_files_stay(jail: Jail) -> None:
-    """UD-39: it is named, its processes end since nobody can reach them, and its next start makes it anew over its files, twice."""
-    await jail.start("c1")
-    await jail.start("c2")
+async def test_records_that_cannot_be_read_keep_no_other_from_starting_and_their_files_stay(jail: Jail) -> None:
+    """They are named, their processes end since nobody can reach them, a start makes new records over the files, or all is destroyed."""
+    for computer in ("c1", "c2", "c3"):
+        await jail.start(computer)
     path = await writes(jail, "c1", "still here")
     before = jail.processes("c2")
-    record = jail.state / "computers" / "c1" / "spec.json"
-    for fence, damage in ((2, b"\xff\x00 not a record"), (3, json.dumps({"spec": 3}).encode())):
-        await jail.kill_hostd()
-        record.write_bytes(damage)
-        await jail.open()
-        info = await jail.client.info()
-        assert info["damaged"] == ["c1"] and [entry["computer"] for entry in info["computers"]] == ["c2"]
-        assert not jail.processes("c1") and jail.processes("c2") == before
-        await jail.client.call("leftovers.end", {})
-        assert record.with_name("spec.json.damaged").read_bytes() == damage
-        await jail.start("c1", fence)
-        assert (await jail.client.info())["damaged"] == []
-        async with jail.inside("c1", fence) as inmate:
-            assert await inmate.value(f"pathlib.Path({path!r}).read_text()") == "still here"
-            await inmate.value(f"pathlib.Path({path!r}).write_text('still here')")
-
-
-async def test_a_computer_whose_record_cannot_be_read_can_be_destroyed(jail: Jail) -> None:
-    await jail.start("c1")
     await jail.kill_hostd()
-    (jail.state / "computers" / "c1" / "spec.json").write_text("{")
+    damage = {"c1": b"\xff\x00 not a record", "c3": json.dumps({"spec": 3}).encode()}
+    records = {computer: jail.state / "computers" / computer / "spec.json" for computer in damage}
+    for computer, data in damage.items():
+        records[computer].write_bytes(data)
     await jail.open()
-    await jail.client.destroy("c1", 1)
-    assert not (jail.state / "computers" / "c1").exists() and (await jail.client.info())["damaged"] == []
+    info = await jail.client.info()
+    assert info["damaged"] == ["c1", "c3"] and [entry["computer"] for entry in info["computers"]] == ["c2"]
+    assert not jail.processes("c1") and not jail.processes("c3") and jail.processes("c2") == before
+    await jail.client.call("leftovers.end", {})
+    assert {computer: record.with_name("spec.json.damaged").read_bytes() for computer, record in records.items()} == damage
+
+    await jail.start("c1", 2)
+    async with jail.inside("c1", 2) as inmate:
+        assert await inmate.value(f"pathlib.Path({path!r}).read_text()") == "still here"
+        await inmate.value(f"pathlib.Path({path!r}).write_text('and can be written')")
+    await jail.client.destroy("c3", 1)
+    assert not records["c3"].parent.exists() and (await jail.client.info())["damaged"] == []
 
 
 @pytest.mark.ud("UD-42")
+@pytest.mark.kinds("process")
 async def test_a_hostd_that_is_killed_between_the_folders_and_the_record_of_a_computer_leaves_nothing(jail: Jail, folder: Path) -> None:
     """UD-42: after create, before record."""
     own = Jail(folder / "state", jail.driver, jail.uid, {**jail.environment, "DIE_AT": "created"})
