@@ -159,8 +159,9 @@ def limits_from(environ: Mapping[str, str] = os.environ) -> EnvironmentLimits:
             perhaps = float(rate)
             most = int(burst) if burst else max(1, math.ceil(perhaps))
             admission = AdmissionLimit(rate=perhaps, burst=most)
-        except (ValueError, OverflowError, InvalidValue) as error:
-            raise ConfigurationMissing(f"HELMR_ADMISSION_RATE and HELMR_ADMISSION_BURST make no limit: {error}", hint="") from None
+        except (ValueError, OverflowError, InvalidValue):
+            told = 'HELMR_ADMISSION_RATE must be a number over 0 and up to 1000000 (Turns a second) or "unlimited", '
+            raise ConfigurationMissing(told + "HELMR_ADMISSION_BURST a whole number from 1 to 1000000.", hint="") from None
     return EnvironmentLimits(
         admission=admission,
         payload_retention_ms=_retention(environ, "HELMR_PAYLOAD_RETENTION"),

@@ -30,6 +30,7 @@ from helmr.control.store.flush import Batch
 from helmr.objects.folder import FolderStore
 from helmr.protocol.errors import (
     AdmissionUnavailable,
+    ConfigurationMissing,
     IdempotencyConflict,
     InputEmpty,
     InvalidValue,
@@ -474,3 +475,12 @@ def test_the_limits_come_from_the_environment():
     assert limits_from({"HELMR_PAYLOAD_RETENTION": "30d"}).payload_retention_ms == 30 * 86_400_000
     assert limits_from({"HELMR_COMPUTER_RETENTION": "never"}) == EnvironmentLimits(computer_retention_ms=None)
     assert limits_from({"HELMR_COMPUTER_RETENTION": "12h"}).computer_retention_ms == 12 * 3_600_000
+
+
+@pytest.mark.parametrize(("rate", "burst"), [("nan", ""), ("inf", ""), ("many", ""), ("-5", ""), ("5", "1.5"), ("5", "0"), ("1e9", "")])
+def test_variables_that_make_no_limit_are_refused_by_name(rate, burst):
+    """[S3]: whoever starts a server with them reads which is wrong."""
+    with pytest.raises(ConfigurationMissing) as refused:
+        limits_from({"HELMR_ADMISSION_RATE": rate, "HELMR_ADMISSION_BURST": burst})
+    text = str(refused.value)
+    assert text.startswith("HELMR_ADMISSION_RATE must be a number over 0") and "invalid_value" not in text
