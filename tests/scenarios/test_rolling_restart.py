@@ -37,9 +37,13 @@ class Second:
         self.process = self._installation._spawn("worker", *arguments, log="second-worker")
 
     async def end(self) -> None:
+        """Nothing is placed on it any more, whatever became of it: the installation is shared."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        connection = await asyncpg.connect(self._installation.dsn)
+        await connection.execute("UPDATE workers SET lease_until = clock_timestamp() - interval '1 hour' WHERE name = 'second'")
+        await connection.close()
         await end_hostd(self._hostd)
 
     @property
