@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -18,12 +19,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 from tests.runsc import RunscMissing, find_runsc
 
-from bench.cpu import pss_kib
+from bench.cpu import cpu_ns, pss_kib
 from bench.installation import Installation
 from bench.workloads import Caller, pooled
 from helmr.protocol.ids import new_id
@@ -68,14 +70,17 @@ class Bench:
     async def starts(self, repeats: int) -> None:
         """From the request for a Session to its first output: on a new Computer, and a second one on that."""
         floor, first, second = await self.floor(repeats), list[float](), list[float]()
+        before = cpu_ns(self.installation)
         for _ in range(repeats):
             seconds, session = await self.first_output()
             first.append(seconds)
             computer = (await self.caller.call("GET", f"/v1/sessions/{session}"))["computer_id"]
             second.append((await self.first_output(computer))[0])
+        spent = {part: round((ns - before[part]) / repeats / 1e6) for part, ns in cpu_ns(self.installation).items()}
         cold, warm = statistics.median(first), statistics.median(second)
-        text = f"driver alone {ms(floor)}; cold Session {ms(cold)} [{cold / floor:.2f} x floor]; second on that Computer {ms(warm)}"
-        self.say("first output", text, floor_s=floor, cold_s=first, second_s=second)
+        text = f"driver alone {ms(floor)}; cold Session {ms(cold)} [{cold / floor:.2f} x floor]; second on that Computer {ms(warm)}; both "
+        text += f"{sum(spent.values())} ms CPU"
+        self.say("first output", text, cpu_ms=spent, floor_s=floor, cold_s=first, second_s=second)
 
     async def at_once(self, count: int) -> None:
         began = time.perf_counter()
@@ -95,12 +100,17 @@ class Bench:
     # --- memory -------------------------------------------------------------------------------------------------------------
 
     async def idle(self, computer: str) -> None:
-        """What a Computer takes with one idle Session process and the zygote."""
+        """What a Computer takes with one idle Session process and the zygote: memory, processes, disk."""
         sizes: Counter[str] = Counter()
-        for process in (await self.installation.computer(computer)).processes:
+        processes = (await self.installation.computer(computer)).processes
+        for process in processes:
             sizes[process.name] += pss_kib(process.pid)
+        disk = disk_bytes(self.installation.folder / "hostd/computers" / computer)
         told = ", ".join(f"{name} {size / 1024:.1f}" for name, size in sizes.most_common())
-        self.say("idle", f"{sum(sizes.values()) / 1024:.1f} MiB PSS with one idle Session ({told})", pss_kib=dict(sizes))
+        text = (
+            f"{sum(sizes.values()) / 1024:.1f} MiB PSS with one idle Session ({told}); {len(processes)} processes, {disk >> 10} KiB of disk"
+        )
+        self.say("idle", text, pss_kib=dict(sizes), processes=len(processes), disk_bytes=disk)
 
     async def sleep_and_wake(self, megabytes: int) -> None:
         """Of a Computer whose Session holds so much noise: asleep, and awake until its next Turn has said something."""
@@ -122,17 +132,19 @@ class Bench:
         self.say("sleep and wake", text, asleep_s=asleep, awake_s=awake, told=told)
 
     async def sleep(self, computer: str) -> float:
+        """Send a Computer to sleep on which a Turn may be about to end; how long that took from when it had."""
         began = time.perf_counter()
-        await self.caller.call("POST", f"/v1/computers/{computer}/hibernate", {})
         while (found := await self.caller.call("GET", f"/v1/computers/{computer}"))["residency"] != "hibernated":
             if found["residency"] == "running":
-                await self.caller.call("POST", f"/v1/computers/{computer}/hibernate", {})
+                began = time.perf_counter()
+                with contextlib.suppress(ConnectionError):  # it is busy still
+                    await self.caller.call("POST", f"/v1/computers/{computer}/hibernate", {})
             await asyncio.sleep(0.01)
         return time.perf_counter() - began
 
     async def told(self, session: str, kind: str) -> dict[str, Any]:
         page = await self.caller.call("GET", f"/v1/sessions/{session}/events?limit=1000")
-        return [event["data"] for event in page["events"] if event["kind"] == kind][-1]
+        return [event["data"] for event in page["records"] if event["kind"] == kind][-1]
 
     async def many_asleep(self, count: int) -> None:
         """Their processes and memory, and what listing and waking cost beside `FEW`."""
@@ -174,6 +186,12 @@ class Bench:
             await asyncio.sleep(0.05)
 
 
+def disk_bytes(folder: Path) -> int:
+    return sum(
+        os.lstat(os.path.join(parent, name)).st_blocks * 512 for parent, names, files in os.walk(folder) for name in (*names, *files)
+    )
+
+
 def ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
 
@@ -199,11 +217,12 @@ async def run(driver: str, options: argparse.Namespace) -> None:
         _, session = await bench.first_output()  # what is made once for a host is made
         await bench.idle((await bench.caller.call("GET", f"/v1/sessions/{session}"))["computer_id"])
         await bench.starts(options.repeats)
-        await bench.at_once(options.at_once)
+        await bench.at_once(options.at_once if driver != "gvisor" else options.at_once // 5)
         if driver != "process":
             await bench.sleep_and_wake(options.memory)
-        if driver == "gvisor":
-            await bench.many_asleep(options.asleep)
+    if driver == "gvisor":  # the driver with an image rung
+        async with Installation(driver) as installation, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=280)) as http:
+            await Bench(installation, http, driver).many_asleep(options.asleep)
 
 
 def main() -> None:

@@ -288,3 +288,41 @@ async def test_a_file_of_the_image_with_two_names_is_one_file_after_a_restore_to
     await jail.start("two", image=LINKED, layers=layers)
     async with jail.inside("two") as inmate:
         assert await inmate.value("[open('/opt/b/two').read(), os.path.samefile('/opt/a/one', '/opt/b/two')]") == ["guest", True]
+
+
+RESTLESS = """
+import itertools, os
+os.chdir('{place}')
+for name in ('a', 'b'): os.makedirs(name + '/inner', exist_ok=True)
+open('ready', 'w').close()
+for number in itertools.count():
+    open('a/inner/file', 'w').write(str(number))
+    os.rename('a', 'c')
+    os.symlink('/etc', 'a')
+    os.rename('c/inner/file', 'b/inner/file')
+    os.unlink('a')
+    os.rename('c', 'a')
+    os.mkfifo('pipe'); os.unlink('pipe')
+    os.symlink('/etc/passwd', 'pipe'); os.unlink('pipe')
+"""
+
+
+@pytest.mark.kinds("bubblewrap-root", "process")
+async def test_saves_of_a_tree_that_never_stands_still_end_and_lead_nowhere_else(jail: Jail, spool: Path) -> None:
+    """A folder is a link to the host's half of the time: nothing of the host is ever in a save."""
+    keys = fresh_keys()
+    await jail.start("one")
+    place = await workspace(jail, "one")
+    async with jail.inside("one") as inmate:
+        await inmate.run(RESTLESS.format(place=place), wait=False)
+        while not await inmate.value(f"os.path.exists('{place}/ready')"):
+            pass
+        previous = None
+        for number in range(3):
+            saved = await jail.client.save("one", 1, spool=spool, keys=keys, previous=previous)
+            previous = saved["manifest"]["name"]
+            await restore(jail, f"copy{number}", spool, previous, keys)
+            disk = jail.state / f"computers/copy{number}/disk"
+            (copied,) = [path.parent for path in disk.rglob("ready")]
+            found = {path.relative_to(copied).as_posix() for path in copied.rglob("*") if not path.is_symlink()}
+            assert found <= {"ready", "pipe", *(f"{top}{below}" for top in "abc" for below in ("", "/inner", "/inner/file"))}
