@@ -99,18 +99,25 @@ class Bench:
 
     # --- memory -------------------------------------------------------------------------------------------------------------
 
-    async def idle(self, computer: str) -> None:
-        """What a Computer takes with one idle Session process and the zygote: memory, processes, disk."""
+    async def idle(self) -> None:
+        """What a new Computer takes with one idle Session, and what a second one adds: memory, processes, disk."""
+        _, session = await self.first_output()  # what is made once for a host is made
+        computer = (await self.caller.call("GET", f"/v1/sessions/{session}"))["computer_id"]
+        sizes, processes = await self._taken_by(computer)
+        disk = disk_bytes(self.installation.folder / "hostd/computers" / computer)
+        await self.first_output(computer)
+        more = sum((await self._taken_by(computer))[0].values()) - sum(sizes.values())
+        told = ", ".join(f"{name} {size / 1024:.1f}" for name, size in sizes.most_common())
+        text = f"{sum(sizes.values()) / 1024:.1f} MiB PSS with one idle Session ({told}), {more / 1024:.1f} for a second one; "
+        text += f"{processes} processes, {disk >> 10} KiB of disk"
+        self.say("idle", text, pss_kib=dict(sizes), second_kib=more, processes=processes, disk_bytes=disk)
+
+    async def _taken_by(self, computer: str) -> tuple[Counter[str], int]:
         sizes: Counter[str] = Counter()
         processes = (await self.installation.computer(computer)).processes
         for process in processes:
             sizes[process.name] += pss_kib(process.pid)
-        disk = disk_bytes(self.installation.folder / "hostd/computers" / computer)
-        told = ", ".join(f"{name} {size / 1024:.1f}" for name, size in sizes.most_common())
-        text = (
-            f"{sum(sizes.values()) / 1024:.1f} MiB PSS with one idle Session ({told}); {len(processes)} processes, {disk >> 10} KiB of disk"
-        )
-        self.say("idle", text, pss_kib=dict(sizes), processes=len(processes), disk_bytes=disk)
+        return sizes, len(processes)
 
     async def sleep_and_wake(self, megabytes: int) -> None:
         """Of a Computer whose Session holds so much noise: asleep, and awake until its next Turn has said something."""
@@ -156,10 +163,11 @@ class Bench:
             listing = [await timed(self.caller.call("GET", "/v1/computers?limit=100")) for _ in range(20)]
             waking = [await self._wake(session) for session in sessions[:3]]
             memory = sum(pss_kib(process.pid) for process in processes)
-            text = (
-                f"{wanted} asleep: {len(processes)} processes, {memory / 1024:.1f} MiB PSS; list {ms(min(listing))}, wake {ms(min(waking))}"
-            )
-            self.say("many asleep", text, count=wanted, processes=len(processes), pss_kib=memory, list_s=min(listing), wake_s=min(waking))
+            disk = disk_bytes(self.installation.folder / "hostd/computers") // wanted
+            text = f"{wanted} asleep: {len(processes)} processes, {memory / 1024:.1f} MiB PSS, {disk >> 20} MiB of disk each; "
+            text += f"list {ms(min(listing))}, wake {ms(min(waking))}"
+            found = {"processes": len(processes), "pss_kib": memory, "disk_bytes": disk, "list_s": min(listing), "wake_s": min(waking)}
+            self.say("many asleep", text, count=wanted, **found)
 
     async def _one_asleep(self, number: int) -> str:
         _, session = await self.first_output()
@@ -214,8 +222,7 @@ def python_start() -> float:
 async def run(driver: str, options: argparse.Namespace) -> None:
     async with Installation(driver) as installation, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=280)) as http:
         bench = Bench(installation, http, driver)
-        _, session = await bench.first_output()  # what is made once for a host is made
-        await bench.idle((await bench.caller.call("GET", f"/v1/sessions/{session}"))["computer_id"])
+        await bench.idle()
         await bench.starts(options.repeats)
         await bench.at_once(options.at_once if driver != "gvisor" else options.at_once // 5)
         if driver != "process":
