@@ -168,6 +168,23 @@ async def test_what_isnt_saved_is_saved_before_its_computer_goes_to_sleep_for_id
         await until(h, computer, residency="hibernated")
 
 
+async def test_what_processes_wrote_by_themselves_since_the_last_save_is_saved_before_the_sleep_once(database, tmp_path):
+    """[C5], [C6]: a server that a Turn has started goes on writing, and no Turn or Command tells."""
+    async with saving_house(database, tmp_path, agent("talker", hibernate_after_idle_ms=1)) as h:
+        _, _, computer = await warm(h)
+        await ask(h, "save", computer)
+        await until_saved(h, computer)
+        await execute(h, "UPDATE saves SET completed_at = now() - interval '61 seconds'")
+        await execute(h, "UPDATE sessions SET idle_at = idle_at - interval '1 hour'")
+        await Hibernation(h.plane).run()
+        await until_saved(h, computer, 2)
+        assert told(h, "computer.sleep", computer) == []
+        assert [item.cause for item in await saves(h, computer)] == ["hibernate", "request"]
+        await Hibernation(h.plane).run()
+        await until(h, computer, residency="hibernated")
+        assert len(await saves(h, computer)) == 2
+
+
 async def test_a_failing_save_does_not_keep_a_computer_awake(database, tmp_path):
     async with saving_house(database, tmp_path, agent("talker", hibernate_after_idle_ms=1)) as h:
         _, _, computer = await warm(h)

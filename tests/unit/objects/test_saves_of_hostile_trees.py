@@ -228,6 +228,7 @@ def test_as_many_attributes_as_the_file_system_takes_come_back(home: Path) -> No
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_a_hundred_thousand_files_are_saved_and_come_back(home: Path) -> None:
     for number in range(100_000):
         if number % 1000 == 0:

@@ -27,6 +27,8 @@ from helmr.protocol.states import SaveCause
 SAVE_AFTER_SECONDS: Final = 30.0
 """How long after a Turn has settled its Computer is saved, so that several Turns share a save."""
 TAKING_SECONDS: Final = 1800.0
+OUTDATED_SECONDS: Final = 60.0
+"""A Computer that has run for so long since its newest save is saved once more before it sleeps."""
 RETRY_SECONDS: Final = 900.0
 """The longest wait before a save that failed is tried again."""
 KEPT_SECONDS: Final = 900.0
@@ -50,18 +52,25 @@ class Saves:
         return self._keyring is not None
 
     async def begin(self, computer_id: str, cause: SaveCause, *, unsaved: bool = False) -> Begun:
-        """Have the Computer saved; with `unsaved` only if a Turn has settled that is in no save.
+        """Have the Computer saved; with `unsaved` only if a Turn has settled, or something ended, that is in no save.
+
+        Before a sleep also if it has run for a while since: its processes may have written by themselves.
 
         taking: a save of it is under way; not_now: it is nowhere, on its way, being deleted, or has nothing to save.
         """
 
         async def work(connection: Connection, effects: Effects) -> Begun:
             computer = await computers.lock_computer(connection, id=computer_id)
-            if computer is None or (unsaved and not await saves.is_unsaved(connection, id=computer_id)):
+            if computer is None or (unsaved and not await self._is_unsaved(connection, computer_id, cause)):
                 return "not_now"
             return await self.begin_locked(connection, effects, computer, cause)
 
         return await self._core.write("begin_save", work)
+
+    async def _is_unsaved(self, connection: Connection, computer_id: str, cause: SaveCause) -> bool:
+        if await saves.is_unsaved(connection, id=computer_id):
+            return True
+        return cause == "hibernate" and bool(await saves.is_outdated(connection, id=computer_id, seconds=OUTDATED_SECONDS))
 
     async def begin_locked(self, connection: Connection, effects: Effects, computer: Any, cause: SaveCause) -> Begun:
         """The same within a transaction that holds the Computer's lock."""

@@ -50,6 +50,13 @@ SELECT EXISTS (
     )
 );
 
+-- name: is_outdated(id, seconds)$
+-- Whether the Computer has run for so long since its newest save was complete: its processes may have written without a Turn or a Command.
+SELECT EXISTS (
+    SELECT FROM computers c JOIN saves b ON b.id = c.save_id
+    WHERE c.id = :id AND c.residency = 'running' AND b.completed_at < clock_timestamp() - :seconds * interval '1 second'
+);
+
 -- name: set_save_due(id, due_at)!
 UPDATE computers SET save_due_at = :due_at WHERE id = :id AND save_due_at IS NULL AND status = 'available';
 
