@@ -121,7 +121,7 @@ async def test_a_session_whose_cold_computer_is_there_is_held_when_it_wants_to_s
         assert (await h.session(session))["holds"] == [], "it starts nothing"
         turn = (await h.enqueue(session))["id"]
         placed, _ = await h.plane.processes.place(session)
-        assert placed == "waiting" and h.host.starts.empty()
+        assert placed in ("waiting", "nothing") and h.host.starts.empty(), "it is held already, or will be"
         await h.plane.pressure.settle()
         assert (await hold_of(h, session))["kind"] == "storage_pressure"
         await tell(h, h.host, False)
