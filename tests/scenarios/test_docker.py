@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine import engine
+from tests.engine import engine_process
 from tests.scenarios.dev_process import DevProcess, clean, processes_of
 from tests.scenarios.watching import outcome
 
@@ -66,9 +66,9 @@ async def test_an_agent_runs_in_containers_outlives_a_kill_and_clean_takes_all_o
         (project / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "0"\n')
         (project / "agents" / "echo.py").write_text(AGENT.format(port=web))
         monkeypatch.setenv("HELMR_EGRESS_ALLOW", f"127.0.0.0/8:{web}")
-        async with engine() as socket:
-            monkeypatch.setenv("HELMR_DOCKER", str(socket))
-            asked = Engine(socket)
+        async with engine_process() as dockerd:
+            monkeypatch.setenv("HELMR_DOCKER", str(dockerd.socket))
+            asked = Engine(dockerd.socket)
             flags = ("--port", "0", "--driver", "docker", "--no-reload")
             started: list[subprocess.Popen[str]] = []
             first = await asyncio.to_thread(DevProcess, project, folder, *flags, started=started)
@@ -82,6 +82,12 @@ async def test_an_agent_runs_in_containers_outlives_a_kill_and_clean_takes_all_o
                 gone_on = await outcome_of(second, "two")
                 assert gone_on == {**begun, "turns": "one two "}, "the same process, with the same files and network"
                 assert [entry["Id"] for entry in await asked.labelled(STATE_LABEL)] == [container["Id"]]
+                # An engine that restarts ends its containers: that is told, and the next Turn has another, with the same files.
+                await dockerd.kill()
+                await dockerd.start()
+                assert (await outcome_of(second, "three"))["turns"] == "one two three "
+                assert [entry["Id"] for entry in await asked.labelled(STATE_LABEL)] != [container["Id"]]
+                assert "session.process_failed" in await second.kinds()
             finally:
                 for process in started:
                     process.kill()

@@ -25,7 +25,7 @@ from helmr.host.sandbox.driver import Probe
 from helmr.host.sandbox.enforcement import guarantees
 from helmr.protocol.manifest import ImageManifest, ImageStep, TemplateManifest
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kinds("docker")]
+pytestmark = [pytest.mark.anyio, pytest.mark.kinds("docker"), pytest.mark.timeout(180)]
 
 FIRST_ID = 1_950_023_680
 """Of the engine that maps ids: a range of nobody's."""

@@ -182,6 +182,14 @@ async def test_only_a_containers_own_group_is_ever_taken_for_one(
     assert (None if found is None else found.folders[0]) == (None if name is None else str(tmp_path / name.format(id=own)))
 
 
+@pytest.mark.parametrize("note", ["", "/", "..", "0a" * 31, "c1.0123abcd", "docker-" + "0a" * 32, "0a" * 32 + "/x"])
+async def test_a_note_that_a_crash_has_cut_leads_to_no_group(note: str, tmp_path: Path) -> None:
+    """[C2]: an empty name would be that of all Computers."""
+    hierarchies = Hierarchies(legacy={"freezer": tmp_path})
+    assert groups.groups_named(hierarchies, "c1.x", note) is None
+    assert groups.groups_named(hierarchies, "c1.x", "0a" * 32) is not None
+
+
 async def test_an_engine_that_lays_its_folders_out_otherwise_is_refused_untouched(tmp_path: Path) -> None:
     """[C5]: rather no start than files in a place that nobody knows."""
     own = tmp_path / "own"

@@ -109,6 +109,15 @@ class Group:
                 path = path / word
                 path.mkdir(exist_ok=True)
 
+    def create_within(self) -> None:
+        """Make it in a parent that is there. A no-op where there is none: whoever was in it has ended."""
+        for root in self.hierarchies.roots():
+            path = root / self.name
+            with contextlib.suppress(FileNotFoundError):
+                if root == self.hierarchies.unified:
+                    self._enable(path.parent)
+                path.mkdir(exist_ok=True)
+
     def child(self, name: str) -> Group:
         return Group(self.hierarchies, f"{self.name}/{name}")
 

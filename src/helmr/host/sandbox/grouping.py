@@ -95,7 +95,8 @@ class ComputerGroups:
         return tuple(str(folder) for folder in self._whole.folders)
 
     def create_scope(self, channel: int) -> None:
-        self._scopes.child(str(channel)).create()
+        # Never anew what a Computer has left that has just ended: a container's group has that name once.
+        self._scopes.child(str(channel)).create_within()
 
     def join_scope(self, channel: int, pid: int, pid1: int) -> None:
         """Put the Computer's process `pid` into a scope. Raises `LookupError` for an unknown scope, or a process of somebody else.

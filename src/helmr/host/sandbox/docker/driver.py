@@ -23,7 +23,7 @@ from helmr.host.sandbox.bubblewrap import GUEST_LOG, Bubblewrap
 from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
 from helmr.host.sandbox.docker import container, grafting
 from helmr.host.sandbox.docker.engine import Engine, EngineFacts, EngineFailed, find_socket
-from helmr.host.sandbox.docker.groups import groups_at, groups_of
+from helmr.host.sandbox.docker.groups import groups_at, groups_named, groups_of
 from helmr.host.sandbox.docker.shown import hide, shown
 from helmr.host.sandbox.driver import (
     ComputerSpec,
@@ -51,6 +51,8 @@ EXEC_SECONDS: Final = 60.0
 IMPORTS: Final = 5
 """How often the image is made anew before a start gives up: others on the same engine may be cleaning up."""
 
+_CONTAINER_NOTE: Final = "container"
+"""In a Computer's folder: the id of its last container."""
 _ENGINE_NOTE: Final = "docker/engine"
 _SHOWN: Final = "docker/shown"
 
@@ -116,6 +118,7 @@ class Docker:
         groups: ComputerGroups | None = None
         try:
             made = await self._made(name, config)
+            (folder / _CONTAINER_NOTE).write_text(made)
             found = await self.engine.inspect(made)
             await asyncio.to_thread(grafting.graft, _changes(found), layers, folder / "disk")
             await self.engine.start(made)
@@ -159,6 +162,7 @@ class Docker:
         groups = groups_at(self._hierarchies, spec.mark, running.cgroups) if running is not None and running.boot == boot_id() else None
         for pid in sorted(pids) if groups is None else ():
             groups = groups or groups_of(self._hierarchies, spec.mark, pid)
+        groups = groups or self._noted_groups(spec)
         ended = await groups.end() if groups is not None else 0
         # Without groups of ours pid 1, which bears the mark, takes all of its process table with it.
         ended += await crowds.kill(lambda: crowds.marked(spec.mark))
@@ -169,6 +173,8 @@ class Docker:
                 raise
             # Nothing of it runs; what the engine remembers goes with the next start, or the next sweep.
             _log.warning("docker.not_removed", computer=spec.computer, reason=str(error))
+        if groups is not None:
+            await groups.end()  # the engine's runtime may have taken its own away while ours were being made
         return ended
 
     async def destroy(self, spec: ComputerSpec) -> None:
@@ -305,6 +311,14 @@ class Docker:
             await groups.end()
         with contextlib.suppress(EngineFailed):  # what went wrong before is what is told
             await self.end(spec, None)
+
+    def _noted_groups(self, spec: ComputerSpec) -> ComputerGroups | None:
+        """Where the last container's groups were, if they lay among ours."""
+        try:
+            container_id = (Path(spec.folder) / _CONTAINER_NOTE).read_text()
+        except FileNotFoundError:
+            return None
+        return groups_named(self._hierarchies, spec.mark, container_id)
 
     def _groups(self, spec: ComputerSpec, running: Running) -> ComputerGroups:
         found = groups_at(self._hierarchies, spec.mark, running.cgroups)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from helmr.host.sandbox.cgroups import Hierarchies
-from helmr.host.sandbox.grouping import ComputerGroups
+from helmr.host.sandbox.grouping import PARENT, ComputerGroups
 
 _OURS: Final = ("supervisor", "scopes")
 _CONTAINER: Final = re.compile(r"(docker-)?(?P<id>[0-9a-f]{64})(\.scope)?")
@@ -33,6 +33,14 @@ def groups_of(hierarchies: Hierarchies, mark: str, pid: int, container: str | No
                 continue
             return ComputerGroups(hierarchies, mark, name="/".join(words[: number + 1])) if hierarchies.any else None
     return None
+
+
+def groups_named(hierarchies: Hierarchies, mark: str, container: str) -> ComputerGroups | None:
+    """Those of a container, there or not, where the engine lets groups lie among ours. None for what is no container's whole id."""
+    whole = _CONTAINER.fullmatch(container)
+    if whole is None or whole["id"] != container or not hierarchies.any:
+        return None
+    return ComputerGroups(hierarchies, mark, name=f"{PARENT}/{container}")
 
 
 def groups_at(hierarchies: Hierarchies, mark: str, folders: Sequence[str]) -> ComputerGroups | None:
