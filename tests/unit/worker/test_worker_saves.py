@@ -85,3 +85,49 @@ async def test_a_draining_worker_waits_for_what_it_is_told_to_save(rig: Rig) -> 
     rig.hostd.hold["computer.save"].set()
     await draining
     assert (await rig.control.expect("computer.saved", save=save)).get("error") is None
+
+
+@pytest.mark.parametrize("step", ["made", "packs", "manifest", "stored"])
+async def test_a_worker_that_is_gone_at_any_step_of_a_save_leaves_all_of_it_to_the_next(
+    local_rig: Rig, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """[C5], I6: what it said to nobody isn't done; what it left in the spool and in the store is in nobody's way."""
+    rig = local_rig
+    (tree(rig) / "more").write_bytes(b"m" * 3_000_000)
+    reached, never = asyncio.Event(), asyncio.Event()
+    put = rig.saves.put
+
+    async def stuck() -> None:
+        reached.set()
+        await never.wait()
+
+    async def stepped(computer: str, name: str, file: Path) -> None:
+        is_manifest = file.read_bytes().startswith(b"HLMRSAVE")
+        if step == ("manifest" if is_manifest else "packs"):
+            await stuck()
+        await put(computer, name, file)
+        if step == "stored" and is_manifest:
+            await stuck()
+
+    monkeypatch.setattr(rig.saves, "put", stepped)
+    if step == "made":
+        rig.hostd.hold["computer.save"] = never
+    await rig.start_worker()
+    rig.control.send("computer.save", **order(rig, save := new_id()))
+    if step == "made":
+        await rig.hostd.until(lambda: bool(rig.hostd.called("computer.save")))
+    else:
+        await reached.wait()
+    await rig.stop_worker()
+    monkeypatch.setattr(rig.saves, "put", put)
+    rig.hostd.hold.clear()
+    left = rig.config.state / "spool" / save
+    left.mkdir(exist_ok=True)  # a worker that is killed removes nothing
+    (left / "half").write_bytes(b"of the one before")
+    await rig.start_worker()
+    rig.control.send("computer.save", **order(rig, save))
+    said = await rig.control.expect("computer.saved", save=save)
+    assert (said.get("error"), said["files"]) == (None, 2)
+    stored = {found.name.rpartition("/")[2] async for found in rig.saves.objects.list(f"{rig.computer}/")}
+    assert {said["manifest"], *said["packs"]} <= stored
+    assert list((rig.config.state / "spool").iterdir()) == []
