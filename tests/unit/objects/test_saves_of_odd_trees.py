@@ -22,7 +22,7 @@ from helmr.objects.saves import IdRange, SaveReport
 from helmr.objects.saves.keys import Sealer
 from helmr.objects.saves.manifest import read_manifest
 
-ODD = examples(25, soak=500)
+ODD = examples(15, soak=500)
 
 
 @contextmanager
