@@ -80,8 +80,9 @@ def main() -> int:
 
 def _be_modest() -> None:
     """However a guest has made its tree, this process may not take the host's memory: half at most, and it is the first to be ended."""
-    if sys.platform == "linux":
-        Path("/proc/self/oom_score_adj").write_text(f"{_VICTIM}\n")
+    if sys.platform != "linux":
+        return
+    Path("/proc/self/oom_score_adj").write_text(f"{_VICTIM}\n")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     wanted = max(memory // 2, LEAST_BYTES)
