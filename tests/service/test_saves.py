@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +28,7 @@ from helmr.control.upkeep.linked import Linked
 from helmr.control.upkeep.own_storage import OwnStorage
 from helmr.control.upkeep.saving import Saving
 from helmr.objects import FolderObjects
-from helmr.protocol.errors import ComputerDeleting, DatabaseUnavailable, DigestMismatch, Forbidden, SaveUnavailable
+from helmr.protocol.errors import ComputerDeleting, DatabaseUnavailable, DigestMismatch, Forbidden, SaveDamaged, SaveUnavailable
 from helmr.protocol.ids import new_id
 from helmr.protocol.link import control
 from helmr.protocol.storage import WaterMarks
@@ -374,6 +376,39 @@ async def save_of(h: House, computer: str, *parts: bytes) -> list[str]:
         while (await saves(h, computer))[0].state != "complete":
             await asyncio.sleep(0.005)
     return names
+
+
+def manifest_of(*packs: str) -> bytes:
+    """The clear part of a manifest, and something sealed."""
+    header = json.dumps({"packs": [[name, 1] for name in packs]}).encode()
+    return struct.pack("<8sHI", b"HLMRSAVE", 1, len(header)) + header + b"sealed"
+
+
+async def test_a_manifest_is_taken_only_with_all_its_packs_and_the_save_before_is_given_up_where_they_are_missing(database, tmp_path):
+    """[C5]: a save that builds on what is lost would count as one and be none; the next one stores everything anew."""
+    async with saving_house(database, tmp_path) as h:
+        _, _, computer = await warm(h)
+        first = await save_of(h, computer, b"pack", manifest_of(blake3(b"pack").hexdigest()))
+        await execute(h, "UPDATE saves SET manifest = packs[1], packs = ARRAY[manifest]")
+        second = await save_of(h, computer, manifest_of(first[0]) + b"of the second")
+        (tmp_path / f"objects/saves/{computer}/{first[0]}").unlink()  # an operator's mistake, a disk's fault
+        before = len(told(h, "computer.save", computer))
+        await ask(h, "save", computer)
+        await until_told(h, "computer.save", computer, before + 1)
+        assert told(h, "computer.save", computer)[-1]["previous"] == second[0]
+        with pytest.raises(SaveDamaged):
+            await put(h, computer, manifest_of(first[0]) + b"of the third")
+        assert len(await stored(tmp_path, computer)) == 2, "no manifest without its packs"
+        h.host.refuse_saves = {"code": "save_damaged", "message": "packs are missing"}
+        h.host.report_save(told(h, "computer.save", computer)[-1])
+        async with asyncio.timeout(5):
+            while [item.state for item in await saves(h, computer)][:2] != ["failed", "failed"]:
+                await asyncio.sleep(0.005)
+        h.host.refuse_saves = None
+        await due(h, computer)
+        await Saving(h.plane).run()
+        await until_told(h, "computer.save", computer, before + 2)
+        assert told(h, "computer.save", computer)[-1]["previous"] == first[1]
 
 
 async def collect(h: House) -> None:

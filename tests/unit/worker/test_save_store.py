@@ -12,7 +12,7 @@ from aiohttp import web
 
 from helmr.host.worker import save_store
 from helmr.host.worker.save_store import HttpSaveStore
-from helmr.protocol.errors import ConnectionFailed, Forbidden, ObjectNotFound, StorageFull
+from helmr.protocol.errors import ConnectionFailed, Forbidden, ObjectNotFound, SaveDamaged, StorageFull
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +76,12 @@ async def test_what_is_never_taken_is_given_up_with_its_cause(part: Path) -> Non
 
 @pytest.mark.parametrize(
     ("answer", "error"),
-    [((403, ""), Forbidden), ((401, ""), Forbidden), ((503, '{"code":"storage_full"}'), StorageFull)],
+    [
+        ((403, ""), Forbidden),
+        ((401, ""), Forbidden),
+        ((503, '{"code":"storage_full"}'), StorageFull),
+        ((409, '{"code":"save_damaged"}'), SaveDamaged),
+    ],
 )
 async def test_what_trying_again_would_not_change_is_told_at_once(part: Path, answer: tuple[int, str], error: type[Exception]) -> None:
     """A full store has room only when somebody makes some; the host has other saves to take meanwhile [C7]."""

@@ -82,7 +82,7 @@ WORKER_OBJECT_ROUTES = (
         takes="bytes",
         body_bytes=SAVE_OBJECT_BYTES,
         answer=StoredPart,
-        errors=(errors.Forbidden, errors.DigestMismatch, errors.StorageFull),
+        errors=(errors.Forbidden, errors.DigestMismatch, errors.SaveDamaged, errors.StorageFull),
     ),
     Route(
         method="GET",

@@ -15,14 +15,15 @@ from typing import Any, BinaryIO, Final
 import structlog
 from blake3 import blake3
 
+from helmr.control.service import render
 from helmr.control.service.core import Core, Effects
 from helmr.control.service.saves import KEPT_SECONDS
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, saves, sessions
 from helmr.objects import ObjectStore
-from helmr.objects.saves import StoredPack, Writing, plan_collection
+from helmr.objects.saves import StoredPack, Writing, packs_in, plan_collection
 from helmr.objects.store import check_digest
-from helmr.protocol.errors import ContentLimitExceeded, DigestMismatch, Forbidden, ObjectStoreUnusable
+from helmr.protocol.errors import ContentLimitExceeded, DigestMismatch, Forbidden, ObjectStoreUnusable, SaveDamaged
 from helmr.protocol.limits import SAVE_OBJECT_BYTES
 
 DELETED_AT_ONCE: Final = 1_000
@@ -38,7 +39,8 @@ class SaveObjects:
     async def put(self, worker_id: str, computer_id: str, name: str, chunks: AsyncIterator[bytes]) -> None:
         """Store an object of a Computer that the worker saves now.
 
-        Raises `Forbidden` when it doesn't, `DigestMismatch` for bytes of another name, `ContentLimitExceeded`.
+        Raises `Forbidden` when it doesn't, `DigestMismatch` for bytes of another name, `ContentLimitExceeded`, and `SaveDamaged` for a
+        manifest some of whose packs are not here.
         """
         await self._check(saves.may_put, worker_id, computer_id)
         digest, size = blake3(), 0
@@ -52,11 +54,13 @@ class SaveObjects:
             await asyncio.to_thread(file.flush)
             if digest.hexdigest() != check_digest(name):
                 raise DigestMismatch()
+            await self._require_packs(computer_id, Path(file.name))
             await self._store().put(object_name(computer_id, name), Path(file.name))
 
     async def put_file(self, worker_id: str, computer_id: str, name: str, file: Path) -> None:
         """The same for a worker on this machine."""
         await self._check(saves.may_put, worker_id, computer_id)
+        await self._require_packs(computer_id, file)
         await self._store().put(object_name(computer_id, check_digest(name)), file)
 
     async def get(self, worker_id: str, computer_id: str, name: str) -> BinaryIO:
@@ -111,6 +115,33 @@ class SaveObjects:
                 await saves.collected(connection, id=computer_id, seen=seen, again=KEPT_SECONDS if again else None)
         return more
 
+    async def _require_packs(self, computer_id: str, file: Path) -> None:
+        """A manifest is taken only when all that it needs is in the store: else its save would count as one, and couldn't be restored.
+
+        Its new packs came before it; what is missing belonged to the save that it builds on, which is given up, so that the next save
+        stores everything anew.
+        """
+        needed = await asyncio.to_thread(_packs_in, file)
+        if not needed:
+            return
+        stored = {entry.name.rpartition("/")[2] async for entry in self._store().list(f"saves/{computer_id}/")}
+        missing = needed - stored
+        if not missing:
+            return
+        log.error("packs of a save are missing from the store", computer=computer_id, packs=len(missing), one=min(missing))
+        message = f"{len(missing)} packs that it needs are not in the store, {min(missing)} for one."
+
+        async def give_up(connection: Connection, effects: Effects) -> None:
+            await computers.lock_computer(connection, id=computer_id)
+            under_way = await saves.taking(connection, computer_id=computer_id)
+            if under_way is not None and under_way["previous_id"] is not None:
+                await saves.fail_save(connection, id=under_way["previous_id"], error=render.error(SaveDamaged.code, message))
+                newest = await saves.newest_complete(connection, computer_id=computer_id)
+                await saves.set_newest(connection, id=computer_id, save_id=newest)
+
+        await self._core.write("save_incomplete", give_up)
+        raise SaveDamaged(message)
+
     async def _check(self, allowed: Any, worker_id: str, computer_id: str) -> None:
         async with self._core.database.connection() as connection:
             if not await allowed(connection, computer_id=computer_id, worker_id=worker_id):
@@ -120,6 +151,11 @@ class SaveObjects:
         if self._objects is None:
             raise ObjectStoreUnusable("This control plane has no object store.")
         return self._objects
+
+
+def _packs_in(file: Path) -> frozenset[str]:
+    with file.open("rb") as opened:
+        return packs_in(opened)
 
 
 def object_name(computer_id: str, name: str) -> str:

@@ -13,7 +13,7 @@ import structlog
 
 from helmr.objects.store import CHUNK
 from helmr.protocol import jsontext
-from helmr.protocol.errors import ConnectionFailed, ContentInvalid, Forbidden, ObjectNotFound, StorageFull
+from helmr.protocol.errors import ConnectionFailed, ContentInvalid, Forbidden, ObjectNotFound, SaveDamaged, StorageFull
 
 ATTEMPTS: Final = 5
 PAUSE_SECONDS: Final = 0.25
@@ -74,6 +74,8 @@ async def _check(response: aiohttp.ClientResponse, name: str) -> None:
         raise ObjectNotFound(f"The object {name} is not in the store.")
     if response.status in (401, 403):
         raise Forbidden(f"The control plane refuses the object {name}: this worker is not to move it now.")
+    if response.status == SaveDamaged.status and _code_of(await response.read()) == SaveDamaged.code:
+        raise SaveDamaged("The store lacks packs that the save builds on, so the save before is damaged; the next one is made without it.")
     if response.status == StorageFull.status and _code_of(await response.read()) == StorageFull.code:
         raise StorageFull(f"The store has no room for the object {name}.")
     if response.status != 200:

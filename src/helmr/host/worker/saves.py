@@ -17,7 +17,7 @@ from helmr.host.worker.failure import Failure, answered
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.ports import SaveStore
 from helmr.host.worker.uplink import Uplink
-from helmr.objects.saves import HEADER_LEAST, header_length, referenced
+from helmr.objects.saves import packs_in
 from helmr.protocol.ids import parse_id
 
 TRANSFERS: Final = 4
@@ -142,5 +142,4 @@ class Saves:
 def _needed(manifest: Path) -> list[str]:
     """The packs that a save is made of, those of earlier ones too."""
     with manifest.open("rb") as file:
-        beginning = file.read(HEADER_LEAST)
-        return sorted(referenced(beginning + file.read(header_length(beginning) - len(beginning))))
+        return sorted(packs_in(file))

@@ -2,14 +2,13 @@
 
 from helmr.objects.saves.collection import StoredPack, Writing, plan_collection
 from helmr.objects.saves.keys import SaveKeys
-from helmr.objects.saves.manifest import HEADER_LEAST, Pack, PackedManifest, header_length, packs_of, referenced
+from helmr.objects.saves.manifest import Pack, PackedManifest, header_length, packs_in, packs_of, referenced
 from helmr.objects.saves.owners import IdRange
 from helmr.objects.saves.restoring import RestoreReport, restore_tree
 from helmr.objects.saves.saving import Previous, SaveReport, Saving, save_tree
 from helmr.objects.saves.spool import Spool
 
 __all__ = [
-    "HEADER_LEAST",
     "IdRange",
     "Pack",
     "PackedManifest",
@@ -22,6 +21,7 @@ __all__ = [
     "StoredPack",
     "Writing",
     "header_length",
+    "packs_in",
     "packs_of",
     "plan_collection",
     "referenced",

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 from blake3 import blake3
@@ -135,6 +135,17 @@ def packs_of(data: bytes) -> tuple[Pack, ...]:
 def referenced(data: bytes) -> frozenset[str]:
     """The names of the packs that a manifest needs, as `packs_of`."""
     return frozenset(pack.name for pack in packs_of(data))
+
+
+def packs_in(file: BinaryIO) -> frozenset[str]:
+    """The names of the packs that the manifest in an open file needs, of which only the clear part is read; none for a pack.
+
+    Raises `SaveDamaged` for a manifest that is malformed.
+    """
+    beginning = file.read(HEADER_LEAST)
+    if not beginning.startswith(_MAGIC):
+        return frozenset()
+    return referenced(beginning + file.read(header_length(beginning) - len(beginning)))
 
 
 def header_length(beginning: bytes) -> int:
