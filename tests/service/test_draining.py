@@ -120,6 +120,28 @@ async def test_what_was_enqueued_to_an_idle_session_of_a_draining_worker_does_no
 
 
 @pytest.mark.ud("UD-16")
+async def test_a_process_that_gets_ready_on_a_draining_worker_claims_nothing_and_sleeps(database, tmp_path):
+    """[S9]: its `init` ends, and is not run again; its first Turn begins when the worker is back."""
+    async with house(database, tmp_path) as h:
+        h.host.auto_init = False
+        made = await h.create("first")
+        session, turn = made["session"]["id"], made["turn"]["id"]
+        process = await h.host.next_process()
+        assert await renew(h.host) == {"processes": 1}
+        process.say("init.done")
+        await h.until(session, "session.process_started")
+        await until_drained(h.host)
+        assert (await h.turn(session, turn, 0))["status"] == "queued" and not process.started
+        assert await leave(h)
+        await come_back(h)
+        h.plane.dispatcher.place(session)
+        await process.began(turn)
+        process.settle(turn)
+        assert (await h.turn(session, turn))["status"] == "completed"
+        assert (await h.kinds(session)).count("session.process_started") == 1
+
+
+@pytest.mark.ud("UD-16")
 async def test_a_computer_that_cannot_sleep_is_left_alone_and_told(database, tmp_path):
     """[C6]: it has HTTP in flight, say; the drain waits for it, and starts nothing on it."""
     async with house(database, tmp_path) as h:

@@ -6,7 +6,13 @@ SET process = 'starting', channel = :channel, last_op = 0, attempt = attempt + 1
 WHERE id = :id;
 
 -- name: process_ready(id, last_op)!
-UPDATE sessions SET process = 'ready', initialised = true, init_deadline_at = NULL, last_op = greatest(last_op, :last_op) WHERE id = :id;
+-- On a worker that drains it claims nothing: it is parked like the others there (UD-16).
+UPDATE sessions
+SET process = CASE
+        WHEN EXISTS (SELECT FROM computers c JOIN workers w ON w.id = c.worker_id AND w.draining WHERE c.id = sessions.computer_id)
+            THEN 'asleep' ELSE 'ready'
+    END,
+    initialised = true, init_deadline_at = NULL, last_op = greatest(last_op, :last_op) WHERE id = :id;
 
 -- name: process_ending(id, seconds)!
 UPDATE sessions
