@@ -29,7 +29,8 @@ def probes(*broken: str, untried: tuple[str, ...] = ()) -> list[Probe]:
         for name in WORKING
         if name not in untried
     ]
-    return [*made, Probe(name="hibernate", works=False, detail="memory stays in memory")]
+    asleep = [Probe(name=name, works=False, detail="memory stays in memory") for name in ("page out", "hibernate") if name not in WORKING]
+    return [*made, *asleep]
 
 
 def states(found: list[Probe], driver: str = "bubblewrap") -> dict[str, str]:

@@ -74,7 +74,7 @@ def used(record: Record) -> Path:
     return Path(record.spec.folder) / "memory.used"
 
 
-def slept(rung: str, seconds: float, *, reason: str = "", image: MemoryImage | None = None) -> dict[str, Any]:
+def slept(rung: str, seconds: float, *, reason: str = "", image: MemoryImage | None = None, paged_out: int | None = None) -> dict[str, Any]:
     """The reply to a hibernate: how it sleeps, and why not better."""
     told: dict[str, Any] = {"rung": rung, "seconds": round(seconds, 6), "kept": list(KEPT)}
     if reason:
@@ -82,4 +82,6 @@ def slept(rung: str, seconds: float, *, reason: str = "", image: MemoryImage | N
         _log.info("computer.memory_stays", reason=reason)
     if image is not None:
         told["image_bytes"] = image.size
+    if paged_out is not None:
+        told["paged_out"] = paged_out
     return told

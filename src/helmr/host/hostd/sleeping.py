@@ -103,7 +103,8 @@ async def _hibernate(computer: Computer, fence: Fence, began: float) -> dict[str
     await computer.ways.stand_still()
     await driver.freeze(spec, running)
     computer.note(frozen=True, fence=fence)
-    return hibernating.slept(hibernating.FREEZE, time.monotonic() - began, reason=reason)
+    paged_out = await driver.page_out(spec, running)
+    return hibernating.slept(hibernating.FREEZE, time.monotonic() - began, reason=reason, paged_out=paged_out)
 
 
 def _goes_on(computer: Computer, running: Running) -> None:

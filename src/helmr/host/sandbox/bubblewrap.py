@@ -35,6 +35,7 @@ from helmr.host.sandbox.grouping import ComputerGroups, StepGroup
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.guestpython import guest_python
 from helmr.host.sandbox.identity import boot_id, identify, is_alive, parents, pid_namespace, state_of
+from helmr.host.sandbox.paging import page_out
 from helmr.host.sandbox.plan import Identity, LaunchPlan
 from helmr.host.sandbox.ranges import choose_range
 from helmr.host.sandbox.removal import exchange_tree, remove_tree
@@ -277,6 +278,13 @@ class Bubblewrap:
             await groups.thaw()
         else:
             await crowds.go_on(lambda: self._members(running))
+
+    async def page_out(self, spec: ComputerSpec, running: Running) -> int | None:
+        groups = self._groups(spec)
+        if groups is None:
+            return await asyncio.to_thread(page_out, self._members(running))
+        groups.let_swap()
+        return await asyncio.to_thread(page_out, groups.processes(), then=groups.reclaim)
 
     async def stats(self, spec: ComputerSpec, running: Running) -> Usage:
         groups = self._groups(spec)

@@ -163,13 +163,28 @@ class Group:
         """Set limits (bytes, cores, processes) where the host can enforce them."""
         if memory is not None:
             self._write("memory", {2: "memory.max", 1: "memory.limit_in_bytes"}, str(memory))
-            self._write("memory", {2: "memory.swap.max"}, "0")
+            self.let_swap(may=False)
+            # Memory and swap together: a host with swap kills at the limit, too, and what sleeps can still be sent there.
+            self._write("memory", {1: "memory.memsw.limit_in_bytes"}, str(memory))
         if cpu is not None:
             quota = max(1000, int(cpu * _PERIOD))
             self._write("cpu", {2: "cpu.max"}, f"{quota} {_PERIOD}")
             self._write("cpu", {1: "cpu.cfs_quota_us"}, str(quota))
         if pids is not None:
             self._write("pids", {2: "pids.max", 1: "pids.max"}, str(pids))
+
+    def let_swap(self, *, may: bool) -> None:
+        """Whether its memory may be in swap. What is there stays. Version 1 has no such limit of ours."""
+        self._write("memory", {2: "memory.swap.max"}, "max" if may else "0")
+
+    def reclaim(self) -> None:
+        """Take back as much of its memory as can be had."""
+        used = self._number("memory", {2: "memory.current"})
+        try:
+            self._write("memory", {2: "memory.reclaim", 1: "memory.force_empty"}, str(used or 0))
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EBUSY, errno.EINTR):  # less than all of it
+                raise
 
     def usage(self) -> Usage:
         return Usage(

@@ -207,6 +207,10 @@ class Driver(Protocol):
 
     async def thaw(self, spec: ComputerSpec, running: Running) -> None: ...
 
+    async def page_out(self, spec: ComputerSpec, running: Running) -> int | None:
+        """Send the memory of a frozen Computer to the host's swap; how many bytes went. None where there is none for it."""
+        ...
+
     async def stats(self, spec: ComputerSpec, running: Running) -> Usage: ...
 
     async def create_scope(self, spec: ComputerSpec, running: Running, channel: int) -> None:

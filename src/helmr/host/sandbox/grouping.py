@@ -150,7 +150,12 @@ class ComputerGroups:
         await self._whole.freeze()
 
     async def thaw(self) -> None:
+        self._swap(may=False)
         await self._whole.thaw()
+
+    def let_swap(self) -> None:
+        """Until the next thaw: who runs is to be killed at its limit, not to be swapped."""
+        self._swap(may=True)
 
     def usage(self) -> Usage:
         return self._whole.usage()
@@ -163,6 +168,14 @@ class ComputerGroups:
 
     def processes(self) -> set[int]:
         return self._whole.processes()
+
+    def reclaim(self) -> None:
+        """Take back at once what is in swap, or can be read again. Blocks a moment."""
+        self._whole.reclaim()
+
+    def _swap(self, *, may: bool) -> None:
+        for group in (self._whole, self._scopes):
+            group.let_swap(may=may)
 
     def _put_back(self, pid: int, pid1: int) -> None:
         """A number that came to mean another process between look and move: undo the move for a process that isn't the Computer's."""

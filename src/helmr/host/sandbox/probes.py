@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shutil
 import signal
 import sys
 import tempfile
@@ -110,7 +111,8 @@ async def probe_bubblewrap(state: Path, hierarchies: Hierarchies) -> list[Probe]
         detail = f"cgroup version {version}" if works else "not enforced: no cgroup hierarchy that this user may write to"
         found.append(Probe(name=name, works=works, detail=detail, remedy="" if works else f"{_ROOT}, or delegate cgroups to this user."))
     found.append(await attempt("freeze", lambda: _freeze(hierarchies), f"{_ROOT}, or delegate cgroups to this user."))
-    found.append(Probe(name="hibernate", works=False, detail="memory stays in memory: this driver writes no images"))
+    found.append(await attempt("page out", lambda: _helper("try_page_out"), ""))  # a host without swap lacks nothing
+    found.append(Probe(name="hibernate", works=False, detail=f"this driver writes no images of memory; CRIU: {await _criu()}"))
     found.append(Probe(name="snapshot", works=False, detail="this driver takes no snapshots"))
     found.append(Probe(name="exec", works=False, detail="programs run through the supervisor"))
     return found
@@ -137,6 +139,21 @@ async def _binary() -> str:
     if found is None:
         raise ProbeFailed("not found, neither its package nor on PATH")
     return str(found)
+
+
+async def _criu() -> str:
+    """What is said of a program that could write images of such Computers, and that nothing here uses."""
+    found = shutil.which("criu", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin")
+    if found is None:
+        return "not here, and not used"
+    process = await asyncio.create_subprocess_exec(found, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), PROBE_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return f"{found} does not answer, and is not used"
+    return f"{out.decode('utf-8', 'replace').strip().partition(chr(10))[0][:60] or found}, not used"
 
 
 async def _helper(function: str, *arguments: str) -> str:

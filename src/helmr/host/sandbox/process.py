@@ -32,6 +32,7 @@ from helmr.host.sandbox.driver import (
 )
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.identity import boot_id, descendants, identify, is_alive, state_of
+from helmr.host.sandbox.paging import page_out
 from helmr.host.sandbox.plan import Identity
 from helmr.host.sandbox.removal import exchange_tree, remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed, reaped, spawn, when_ended
@@ -133,6 +134,9 @@ class ProcessDriver:
 
     async def thaw(self, spec: ComputerSpec, running: Running) -> None:
         await crowds.go_on(lambda: self._members(spec, running))
+
+    async def page_out(self, spec: ComputerSpec, running: Running) -> int | None:
+        return await asyncio.to_thread(page_out, self._members(spec, running))
 
     async def stats(self, spec: ComputerSpec, running: Running) -> Usage:
         return Usage(pids=len(self._members(spec, running)), frozen=state_of(running.pid1.pid) == "T")

@@ -73,7 +73,7 @@ class Gvisor:
         from helmr.host.sandbox.gvisor.probes import probe_gvisor
 
         # What only bubblewrap's Computers lack is told of gVisor's by its own rows.
-        shared = [probe for probe in await self.builder.probe() if probe.name not in ("hibernate", "exec")]
+        shared = [probe for probe in await self.builder.probe() if probe.name not in ("hibernate", "page out", "exec")]
         return [*shared, *await probe_gvisor(self, self._state)]
 
     async def create(self, spec: ComputerSpec, taken: Sequence[ComputerSpec]) -> ComputerSpec:
@@ -161,6 +161,9 @@ class Gvisor:
             await group.thaw()
         else:
             await self._runsc(spec).resume()
+
+    async def page_out(self, spec: ComputerSpec, running: Running) -> int | None:
+        return None  # gVisor's processes share what is the guest's, and what is shared stays
 
     async def stats(self, spec: ComputerSpec, running: Running) -> Usage:
         group = self._group(spec)
