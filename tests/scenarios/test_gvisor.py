@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -39,6 +40,8 @@ async def test_an_agent_and_its_server_sleep_on_disk_and_answer_from_the_same_pr
         slept = await heard(session, "computer.hibernated")
         assert slept.data["rung"] == "image" and slept.data["kept"] == ["memory", "files"]
         assert slept.data["image_bytes"] > 1 << 20
+        (record,) = installation.folder.glob(f"**/computers/{computer}/spec.json")
+        assert json.loads(record.read_text())["image"]["sealed"], "by a key that the control plane keeps"
         assert not list(Path("/sys/fs/cgroup").glob(f"*/helmr/{computer}*")), "it has no process"
         second = await outcome(await session.enqueue(words("two")), 90)
         assert second.result == {"pid": begun.result["pid"], "served": 2}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 
 import pytest
 from tests.service.scripted import agent, house
 
 from helmr.control.service import faults, silences
+from helmr.control.service.keyring import Keyring
+from helmr.control.service.plane import PlaneConfig
 from helmr.control.store.queries import computers
 from helmr.control.upkeep.hibernation import Hibernation
 from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.transits import Transits
+from helmr.objects import FolderObjects
 from helmr.protocol.errors import ComputerBusy
 from helmr.protocol.link import control
 from helmr.protocol.unset import UNSET
@@ -55,6 +59,7 @@ async def test_a_turn_wakes_the_computer_and_runs_in_the_same_process(database, 
     async with house(database, tmp_path) as h:
         session, process, computer = await asleep(h)
         assert await residency(h, computer) == "hibernated"
+        assert "key" not in said(h, "computer.sleep", computer)[0], "there is no master key"
         turn = (await h.enqueue(session))["id"]
         await process.began(turn)
         process.settle(turn, result=7)
@@ -65,6 +70,24 @@ async def test_a_turn_wakes_the_computer_and_runs_in_the_same_process(database, 
         assert events["computer.woken"]["seconds"] == 0.003 and events["computer.woken"]["slept_seconds"] >= 0
         kinds = await h.kinds(session)
         assert kinds.index("computer.woken") < kinds.index("turn.completed", kinds.index("computer.woken"))
+
+
+async def test_memory_is_sealed_with_a_key_of_the_computers_own_that_only_the_control_plane_keeps(database, tmp_path):
+    """[X1], [C6]: the worker is told it with each sleep and each wake."""
+    sealing = PlaneConfig(keyring=Keyring({1: b"m" * 32}), objects=FolderObjects(tmp_path / "objects"))
+    async with house(database, tmp_path, config=sealing) as h:
+        keys = {}
+        for _ in range(2):
+            session, process, computer = await asleep(h)
+            turn = (await h.enqueue(session))["id"]
+            await process.began(turn)
+            told = [message["key"] for kind in ("computer.sleep", "computer.wake") for message in said(h, kind, computer)]
+            assert len(told) == 2 and len(set(told)) == 1 and len(base64.b64decode(told[0])) == 32
+            keys[computer] = told[0]
+            async with h.database.connection() as connection:
+                data = await Keyring({1: b"m" * 32}).data_key(connection, computer, "computer")
+            assert base64.b64decode(told[0]) != data, "whoever has it opens no saves"
+        assert len(set(keys.values())) == 2
 
 
 async def test_when_nothing_fits_the_longest_idle_computer_gives_way(database, tmp_path):

@@ -71,8 +71,9 @@ TO_WORKER: Final = {
     "(base64): save its files; told again on each link",
     "save.forget": "`computer`, `save`: what became of it is stored",
     "computer.attach": "`computer`, `fence`, `slot`, `acked`: {channel: op}",
-    "computer.sleep": "`computer`, `fence`: all its processes stand still until computer.wake [C6]; the slot is given up",
-    "computer.wake": "`computer`, `fence`: they go on; to be attached anew",
+    "computer.sleep": "`computer`, `fence`, `key`? (base64: what its memory on disk is sealed with): all its processes stand still until "
+    "computer.wake [C6]; the slot is given up",
+    "computer.wake": "`computer`, `fence`, `key`? (the same): they go on; to be attached anew",
     "computer.stop": "`computer`, `fence`: end its processes, keep its files",
     "computer.destroy": "`computer`, `fence`: end it and remove its files",
     "session.start": "`computer`, `channel`, `bundle` (digest), `preload`, `environment` {name: value}, `open` (a session.open payload "

@@ -19,7 +19,7 @@ from helmr.host.hostd.records import Record
 from helmr.host.sandbox.bubblewrap import GUEST_LOG, Bubblewrap
 from helmr.host.sandbox.driver import ComputerSpec, Driver, Running
 from helmr.host.sandbox.gvisor import driver as driver_module
-from helmr.host.sandbox.gvisor import image
+from helmr.host.sandbox.gvisor import image, sealing
 from helmr.host.sandbox.gvisor.driver import Gvisor
 from helmr.host.sandbox.gvisor.inside import DOOR
 from helmr.host.sandbox.gvisor.runsc import Runsc
@@ -51,6 +51,8 @@ def dying_at(point: str) -> None:
         "sealed": (image, "seal"),
         "launched": (driver_module, "start"),
         "restored": (Gvisor, "wake"),
+        "enciphered": (sealing, "seal"),
+        "deciphered": (sealing, "unseal"),
         "frozen": (Bubblewrap, "freeze"),
         "thawed": (Bubblewrap, "thaw"),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -12,7 +13,7 @@ from jail import Jail
 Way = Literal["sleep", "wake"]
 
 
-async def lives_through(jail: Jail, points: Mapping[str, Way]) -> None:
+async def lives_through(jail: Jail, points: Mapping[str, Way], key: str | None = None) -> None:
     """Each hostd finds what the one before it left: one Computer, asleep or awake, whose process goes on. `points` are those of
     `hostd_with_inmates.py`, with what is under way there."""
     await jail.start("c1")
@@ -32,20 +33,20 @@ async def lives_through(jail: Jail, points: Mapping[str, Way]) -> None:
             continue
         state = await found(jail, point)
         if way == "sleep" and state == "asleep":
-            await jail.client.wake("c1", fence)
+            await jail.client.wake("c1", fence, key)
         if way == "wake" and state == "running":
-            await jail.client.hibernate("c1", fence)
+            await jail.client.hibernate("c1", fence, key)
         if way == "sleep":
             await answers(jail, fence, pid, point)
         with pytest.raises(ConnectionError):
-            await (jail.client.hibernate("c1", fence) if way == "sleep" else jail.client.wake("c1", fence))
+            await (jail.client.hibernate("c1", fence, key) if way == "sleep" else jail.client.wake("c1", fence, key))
         assert jail.hostd is not None
         await asyncio.to_thread(jail.hostd.wait, 10)
         await jail.client.close()
     jail.environment = usual
     await jail.open()
     if await found(jail, "the last") == "asleep":
-        await jail.client.wake("c1", fence)
+        await jail.client.wake("c1", fence, key)
     assert not (await jail.client.stats("c1"))["frozen"]
     await answers(jail, fence, pid, "the last")
 
@@ -54,6 +55,7 @@ async def found(jail: Jail, point: str) -> str:
     (entry,) = (await jail.client.info())["computers"]
     assert entry["state"] in ("running", "asleep"), (point, entry["state"])
     if jail.driver == "gvisor":
+        assert not in_the_clear(jail), point
         assert bool(jail.cgroups("c1")) == (entry["state"] == "running"), point
     return str(entry["state"])
 
@@ -61,3 +63,8 @@ async def found(jail: Jail, point: str) -> str:
 async def answers(jail: Jail, fence: int, pid: str, point: str) -> None:
     async with jail.inside("c1", fence) as inmate:
         assert await inmate.value(f"os.kill({pid}, 0)") is None, point
+
+
+def in_the_clear(jail: Jail) -> list[Path]:
+    """Where an image that is sealed on disk is open for a moment."""
+    return [*Path("/dev/shm").glob(f"helmr-memory-{jail.mark('c1')}*"), *(jail.state / "computers/c1").glob("memory.open")]

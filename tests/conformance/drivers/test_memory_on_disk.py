@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from jail import Inmate, Jail
-from killed import Way, lives_through
+from killed import Way, in_the_clear, lives_through
 
 from helmr.host.hostd.client import HostdRefused
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.kinds("gvisor")]
 
 RESIDENT = (Path(__file__).parent / "resident.py").read_text()
 ASK = "__import__('json').load(__import__('urllib.request').request.urlopen('http://127.0.0.1:8123/', timeout=20))"
+KEY = base64.b64encode(bytes(range(32))).decode()
 SLEEPER = "import time\ntime.sleep(3600)"
 
 
@@ -148,6 +150,45 @@ async def test_memory_outlives_a_boot_of_the_host(jail: Jail) -> None:
         assert await inmate.value(f"os.kill({pid}, 0)") is None
 
 
+KEEPER = """
+import time
+secret = b"a secret of the sandbox" + b"!" * 1000
+open("/dev/shm/kept", "wb").write(secret)
+open("/workspace/ready", "w")
+while True:
+    time.sleep(0.05)
+"""
+
+
+async def test_memory_on_disk_opens_with_its_key_alone_and_one_without_a_key_is_refused_and_lost_to_nobody(jail: Jail) -> None:
+    """[C6], [X1]: also when hostd is killed meanwhile. Another key is told as memory that is not restored."""
+    key, other = KEY, base64.b64encode(bytes(32)).decode()
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        pid = (await inmate.run(KEEPER, wait=False)).out
+        async with asyncio.timeout(20):
+            while not await inmate.value("os.path.exists('/workspace/ready')"):
+                await asyncio.sleep(0.02)
+    for fence in (2, 3):
+        slept = await jail.client.hibernate("c1", fence, key)
+        image = [path.read_bytes() for path in (jail.state / "computers/c1/memory").iterdir()]
+        assert slept["rung"] == "image" and sum(map(len, image)) == slept["image_bytes"] > 1 << 20
+        assert not any(b"a secret of the sandbox" in data for data in image) and not in_the_clear(jail)
+        if fence == 2:
+            await jail.kill_hostd()
+            await jail.open()
+            with pytest.raises(HostdRefused) as refused:
+                await jail.client.wake("c1", fence)
+            assert refused.value.code == "invalid_request"
+            assert (await jail.client.wake("c1", fence, key))["rung"] == "image"
+            assert not in_the_clear(jail)
+            async with jail.inside("c1", fence) as inmate:
+                assert await inmate.value(f"[os.kill({pid}, 0), open('/dev/shm/kept').read()[:8]]") == [None, "a secret"]
+    with pytest.raises(HostdRefused) as refused:
+        await jail.client.wake("c1", 4, other)
+    assert refused.value.code == "memory_not_restored" and not jail.processes("c1") and not in_the_clear(jail)
+
+
 DOOR_TAKEN = """
 import os, select, socket
 os.unlink("/run/helmr/door.sock")
@@ -182,13 +223,13 @@ async def test_a_guest_that_keeps_the_hosts_streams_stays_in_memory_and_the_repl
     assert (await jail.client.hibernate("c2", 1))["rung"] == "image"
 
 
-POINTS: dict[str, Way] = dict.fromkeys(("paused", "written", "sealed", "recorded"), "sleep") | dict.fromkeys(
-    ("waking", "launched", "restored"), "wake"
+POINTS: dict[str, Way] = dict.fromkeys(("paused", "written", "enciphered", "sealed", "recorded"), "sleep") | dict.fromkeys(
+    ("waking", "deciphered", "launched", "restored"), "wake"
 )
-"""Where hostd is killed: four on the way to sleep, three on the way back."""
+"""Where hostd is killed: five on the way to sleep, four on the way back."""
 
 
 async def test_a_hostd_that_is_killed_at_any_step_of_sleep_or_wake_loses_nothing(jail: Jail) -> None:
     """[C6], [C3]: the next one has it awake or asleep with the same processes, never both and never neither."""
-    await lives_through(jail, POINTS)
+    await lives_through(jail, POINTS, KEY)
     assert not list((jail.state / "computers/c1").glob("*memory*"))

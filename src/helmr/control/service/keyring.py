@@ -28,6 +28,7 @@ from helmr.protocol.errors import MasterKeyMismatch, MasterKeyUnusable
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _PROOF: Final = b"helmr master key"
+_MEMORY: Final = b"helmr memory image"
 
 Purpose = Literal["computer", "names"]
 
@@ -75,6 +76,10 @@ class Keyring:
             await saves.insert_data_key(connection, owner_id=owner_id, purpose=purpose, wrapped=wrapped, master_version=self.version)
             row = await saves.data_key(connection, owner_id=owner_id, purpose=purpose)
         return self.unwrap(row["wrapped"], row["master_version"], context)
+
+    async def memory_key(self, connection: Connection, computer_id: str) -> bytes:
+        """What opens images of a Computer's memory: of its data key, which can't be told from it."""
+        return hmac.digest(await self.data_key(connection, computer_id, "computer"), _MEMORY, hashlib.sha256)
 
     async def save_keys(self, connection: Connection, computer_id: str, environment_id: str) -> SaveKeys:
         """What opens the saves of a Computer."""

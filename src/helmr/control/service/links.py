@@ -28,7 +28,6 @@ from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.sleeping import Sleeping, how_slept
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import commands, computers, processes
-from helmr.protocol import jsontext
 from helmr.protocol.link import Link, control
 
 _WAYS: Final = {
@@ -359,16 +358,15 @@ class Links:
         if kind is None or end.told.get(computer_id, -1) >= row["moves"]:
             return
         end.told[computer_id] = row["moves"]
-        members: dict[str, Any] = {}
-        if kind == "computer.start":
-            members = {"environment": str(row["environment_id"]), "template": jsontext.loads(row["template"])}
-            if row["residency"] == "restoring":
-                try:
-                    members["restore"] = await self._saving.restore_of(row)
-                except BaseException:
-                    del end.told[computer_id]
-                    raise
-        elif kind == "computer.sleep":
+        try:
+            members = await self._saving.members(kind, row)
+        except BaseException:
+            if end.told.get(computer_id) == row["moves"]:
+                del end.told[computer_id]
+            raise
+        if end.told.get(computer_id) != row["moves"]:
+            return  # something later was told while this was looked up
+        if kind == "computer.sleep":
             seat = end.seat_of(computer_id)
             if seat is not None:
                 self.dispatcher.roster.remove_seat(seat)

@@ -9,6 +9,7 @@ from helmr.control.service.core import Core
 from helmr.control.service.restoring import Restoring
 from helmr.control.service.saves import Saves
 from helmr.control.service.worker_end import WorkerEnd
+from helmr.protocol import jsontext
 from helmr.protocol.link import control
 
 
@@ -39,7 +40,18 @@ class SaveOrders:
         end.saves.discard(str(said["save"]))
         end.link.send(control("save.forget", computer=said["computer"], save=said["save"]))
 
-    async def restore_of(self, computer: Any) -> dict[str, Any] | None:
-        """What `computer.start` says of the save from which a Computer is restored; None: it begins anew."""
+    async def members(self, kind: str, computer: Any) -> dict[str, Any]:
+        """What an order to a worker says of a Computer, beside which it is: all that its files and its memory are made of again."""
+        if kind == "computer.start":
+            said = {"environment": str(computer["environment_id"]), "template": jsontext.loads(computer["template"])}
+            return said | ({"restore": await self._restore_of(computer)} if computer["residency"] == "restoring" else {})
+        if kind in ("computer.sleep", "computer.wake"):
+            async with self._core.database.connection() as connection:
+                key = await self._saves.memory_key(connection, str(computer["id"]))
+            return {} if key is None else {"key": key}
+        return {}
+
+    async def _restore_of(self, computer: Any) -> dict[str, Any] | None:
+        """The save from which a Computer is restored; None: it begins anew."""
         async with self._core.database.connection() as connection:
             return await self._restoring.order(connection, computer)

@@ -201,6 +201,12 @@ class Saves:
         found = await self._keyring.save_keys(connection, computer_id, environment_id)
         return {"data": base64.b64encode(found.data).decode(), "names": base64.b64encode(found.names).decode()}
 
+    async def memory_key(self, connection: Connection, computer_id: str) -> str | None:
+        """What opens images of a Computer's memory, as its worker is told; None without a master key."""
+        if self._keyring is None:
+            return None
+        return base64.b64encode(await self._keyring.memory_key(connection, computer_id)).decode()
+
     async def _failed(self, connection: Connection, save: Any, error: dict[str, Any]) -> None:
         await saves.fail_save(connection, id=save["id"], error=jsontext.dumps(error))
         await saves.not_saved(connection, id=save["computer_id"], most=RETRY_SECONDS, seconds=KEPT_SECONDS)

@@ -122,12 +122,12 @@ class HostdClient:
     async def thaw(self, computer: str, fence: Any) -> None:
         await self.call("computer.thaw", {"computer": computer, "fence": fence})
 
-    async def hibernate(self, computer: str, fence: Any) -> Mapping[str, Any]:
-        """Put it to sleep: `rung`, `seconds`."""
-        return await self.call("computer.hibernate", {"computer": computer, "fence": fence})
+    async def hibernate(self, computer: str, fence: Any, key: str | None = None) -> Mapping[str, Any]:
+        """Put it to sleep: `rung`, `seconds`. Memory on disk opens with `key` alone, 32 bytes in Base64."""
+        return await self.call("computer.hibernate", {"computer": computer, "fence": fence, "key": key})
 
-    async def wake(self, computer: str, fence: Any) -> Mapping[str, Any]:
-        return await self.call("computer.wake", {"computer": computer, "fence": fence})
+    async def wake(self, computer: str, fence: Any, key: str | None = None) -> Mapping[str, Any]:
+        return await self.call("computer.wake", {"computer": computer, "fence": fence, "key": key})
 
     async def save(
         self, computer: str, fence: Any, *, spool: Path, keys: Mapping[str, str], previous: str | None = None, keep_frozen: bool = False

@@ -127,7 +127,7 @@ class Computer:
                 return
             if self.record.state == "hibernated":
                 with contextlib.suppress(failure.MemoryNotRestored):  # then it starts anew, as was asked
-                    await sleeping.restore(self, fence)
+                    await sleeping.restore(self, fence, None)
                     return
             await hibernating.forget(self.record)
             self._store(state="starting", fence=fence, frozen=False, image=None, generation=self.record.generation + 1)
@@ -210,13 +210,16 @@ class Computer:
             await self.ways.open_egress()
             await self.go_on(running)
 
-    async def hibernate(self, fence: Fence) -> dict[str, Any]:
-        """Put it to sleep by the strongest rung there is; says which, why none stronger, and how long it took [C6]. Idempotent."""
-        return await sleeping.hibernate(self, fence)
+    async def hibernate(self, fence: Fence, key: bytes | None = None) -> dict[str, Any]:
+        """Put it to sleep by the strongest rung there is; says which, why none stronger, and how long it took [C6]. Idempotent.
 
-    async def wake(self, fence: Fence) -> dict[str, Any]:
+        Memory on disk is sealed with `key`, where there is one.
+        """
+        return await sleeping.hibernate(self, fence, key)
+
+    async def wake(self, fence: Fence, key: bytes | None = None) -> dict[str, Any]:
         """Go on where `hibernate` left off: the same processes [C6]. Idempotent. Raises `MemoryNotRestored`; then it is stopped."""
-        return await sleeping.wake(self, fence)
+        return await sleeping.wake(self, fence, key)
 
     def egress(self) -> Mapping[str, Any] | None:
         """What its proxy has decided; None without one."""

@@ -33,21 +33,23 @@ def rung(record: Record) -> str | None:
     return FREEZE if record.frozen and record.state == "running" else None
 
 
-async def write(driver: Driver, record: Record, running: Running) -> MemoryImage:
+async def write(driver: Driver, record: Record, running: Running, key: bytes | None) -> MemoryImage:
     """Write the image; its processes stand still then. Raises `Unfit`, `Unsupported`: then they go on."""
     await forget(record)
-    made = await driver.hibernate(record.spec, running, folder(record))
-    return MemoryImage(generation=record.generation, size=made.size, made_by=made.made_by)
+    made = await driver.hibernate(record.spec, running, folder(record), key)
+    return MemoryImage(generation=record.generation, size=made.size, made_by=made.made_by, sealed=made.sealed)
 
 
-async def read(driver: Driver, record: Record) -> Running:
+async def read(driver: Driver, record: Record, key: bytes | None) -> Running:
     """Go on from the image. Raises `NotRestored`: then its memory is lost, and nothing of it runs."""
     image = record.image
     if image is None:
         raise NotRestored("There is no image of its memory.")
     if image.generation != record.generation:
         raise NotRestored(f"The image is of generation {image.generation}, and its files are of {record.generation}.")
-    return await driver.wake(record.spec, folder(record), image.made_by, used(record))
+    if image.sealed and key is None:
+        raise NotRestored("The image is sealed, and there is no key to it.")
+    return await driver.wake(record.spec, folder(record), image.made_by, used(record), key if image.sealed else None)
 
 
 async def settled(driver: Driver, record: Record) -> Running | bool:

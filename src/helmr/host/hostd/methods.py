@@ -17,6 +17,7 @@ from helmr.host.hostd.imagemethods import ImageMethods
 from helmr.host.hostd.params import NAME, Params
 from helmr.host.hostd.params import channel as _channel
 from helmr.host.hostd.params import fence as _fence
+from helmr.host.hostd.params import key as _key
 from helmr.host.hostd.params import text as _text
 from helmr.host.hostd.params import value as _value
 from helmr.host.hostd.records import Fence, Record, owner_of, save
@@ -307,25 +308,26 @@ class Methods:
         computer, fence = self._computer(params), _fence(params)
         computer.check_fence(fence)
         computer.ways.require_quiet()
-        told = await computer.hibernate(fence)
+        key = _key(params)
+        told = await computer.hibernate(fence, key)
         try:
             computer.ways.require_quiet()
         except failure.Busy:
-            await computer.wake(fence)
+            await computer.wake(fence, key)
             raise
         if not computer.is_running:
             self._hostd.watchdog.forget(computer.id)
         return told
 
     async def _wake(self, connection: Connection, params: Params) -> Reply:
-        computer, fence = self._computer(params), _fence(params)
+        computer, fence, key = self._computer(params), _fence(params), _key(params)
         computer.check_fence(fence)
         if computer.is_running:
             await self._taken_over(computer)
-            return await computer.wake(fence)
+            return await computer.wake(fence, key)
         await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
         try:
-            return await computer.wake(fence)
+            return await computer.wake(fence, key)
         except BaseException:
             self._hostd.watchdog.forget(computer.id)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, TypeVar
@@ -11,6 +12,7 @@ from helmr.host.hostd.records import Fence
 from helmr.protocol.wire import WireError, from_wire
 
 T = TypeVar("T")
+KEY_BYTES: Final = 32
 Params: TypeAlias = Mapping[str, Any]
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -36,6 +38,20 @@ def fence(params: Params) -> Fence:
     if type(found) is not int and not isinstance(found, list):
         raise failure.InvalidRequest('"fence" must be a number, or a list of incarnation and number.')
     return found  # pyright: ignore[reportUnknownVariableType]
+
+
+def key(params: Params) -> bytes | None:
+    """32 bytes in Base64, if there is one."""
+    written = params.get("key")
+    if written is None:
+        return None
+    try:
+        found = base64.b64decode(written, validate=True)
+    except (ValueError, TypeError):
+        found = b""
+    if len(found) != KEY_BYTES:
+        raise failure.InvalidRequest(f'"key" must be {KEY_BYTES} bytes in Base64.')
+    return found
 
 
 def value(kind: type[T], params: Params, name: str) -> T:

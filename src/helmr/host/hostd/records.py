@@ -36,6 +36,8 @@ class MemoryImage:
     """Of the files that it goes with [I9]."""
     size: int
     made_by: str
+    sealed: bool = False
+    """Whether it opens with the control plane's key only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,18 +22,18 @@ _PAUSE: Final = 0.01
 _log = structlog.get_logger("helmr.hostd.sleeping")
 
 
-async def hibernate(computer: Computer, fence: Fence) -> dict[str, Any]:
+async def hibernate(computer: Computer, fence: Fence, key: bytes | None) -> dict[str, Any]:
     """See `Computer.hibernate`. A save's moment is waited for: its files must not change meanwhile."""
     began = time.monotonic()
     while True:
         async with computer.exclusive:
             computer.check_fence(fence)
             if not computer.held:
-                return await _hibernate(computer, fence, began)
+                return await _hibernate(computer, fence, began, key)
         await asyncio.sleep(_PAUSE)
 
 
-async def wake(computer: Computer, fence: Fence) -> dict[str, Any]:
+async def wake(computer: Computer, fence: Fence, key: bytes | None) -> dict[str, Any]:
     """See `Computer.wake`."""
     began = time.monotonic()
     async with computer.exclusive:
@@ -41,17 +41,19 @@ async def wake(computer: Computer, fence: Fence) -> dict[str, Any]:
         rung = hibernating.FREEZE
         if computer.record.state == "hibernated":
             rung = hibernating.IMAGE
-            await restore(computer, fence)
+            if key is None and computer.record.image is not None and computer.record.image.sealed:
+                raise failure.InvalidRequest('The memory is sealed: a wake needs its "key".')
+            await restore(computer, fence, key)
         else:
             await computer.awaken(computer.running(), fence)
     return {"rung": rung, "seconds": round(time.monotonic() - began, 6)}
 
 
-async def restore(computer: Computer, fence: Fence) -> None:
+async def restore(computer: Computer, fence: Fence, key: bytes | None) -> None:
     """Go on from the image. Raises `MemoryNotRestored`: then the Computer is stopped. Under `exclusive`."""
     computer.note(state="waking", fence=fence)
     try:
-        running = await hibernating.read(computer.driver, computer.record)
+        running = await hibernating.read(computer.driver, computer.record, key)
         _goes_on(computer, running)
         await computer.ways.open_egress()
         await computer.ways.answers(ANSWER_SECONDS)
@@ -78,7 +80,7 @@ async def settle(computer: Computer) -> None:
         _log.warning("computer.memory_lost", computer=computer.id)
 
 
-async def _hibernate(computer: Computer, fence: Fence, began: float) -> dict[str, Any]:
+async def _hibernate(computer: Computer, fence: Fence, began: float, key: bytes | None) -> dict[str, Any]:
     if computer.record.state == "hibernated":
         computer.note(fence=fence)
         return hibernating.slept(hibernating.IMAGE, 0.0, image=computer.record.image)
@@ -92,7 +94,7 @@ async def _hibernate(computer: Computer, fence: Fence, began: float) -> dict[str
                 await driver.thaw(spec, running)
                 computer.note(frozen=False)
             await computer.ways.cut_all()
-            image = await hibernating.write(driver, computer.record, running)
+            image = await hibernating.write(driver, computer.record, running, key)
         except (Unfit, Unsupported) as error:
             reason = str(error)
         else:

@@ -322,13 +322,13 @@ class Bubblewrap:
     async def exec(self, spec: ComputerSpec, running: Running, argv: Sequence[str]) -> int:
         raise Unsupported("Programs run through the supervisor; entering a sandbox from outside would leave its filter behind.")
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path) -> ImageMade:
+    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path, key: bytes | None = None) -> ImageMade:
         raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
 
     async def settle(self, spec: ComputerSpec, running: Running) -> None:
         """There is no hibernation to undo."""
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
         raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
 
     async def found(self, spec: ComputerSpec) -> Running | None:

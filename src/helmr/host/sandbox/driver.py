@@ -43,6 +43,8 @@ class ImageMade:
     """Bytes."""
     made_by: str
     """Program, processor and base; none other can go on from it."""
+    sealed: bool = False
+    """Whether it opens with a key only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +231,9 @@ class Driver(Protocol):
         """Run a program beside pid 1, not through it. Raises `Unsupported` where there is no such way."""
         ...
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path) -> ImageMade:
+    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path, key: bytes | None = None) -> ImageMade:
         """Write the memory into the new `folder`, surely on disk with the files that it goes with. The host's ends of streams are closed.
+        With a `key` it is sealed, and goes on with that one only.
 
         Its processes stand still after the return, for `end` to free. Raises `Unfit`, then they go on; `Unsupported` where there is no way.
         """
@@ -240,7 +243,7 @@ class Driver(Protocol):
         """After a hostd was killed: undo a `hibernate` that was under way."""
         ...
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
         """Go on from an image, which is used up by that: the file `attempt` is made right before. Raises `NotRestored`, `Unsupported`."""
         ...
 

@@ -156,13 +156,13 @@ class ProcessDriver:
     async def exec(self, spec: ComputerSpec, running: Running, argv: Sequence[str]) -> int:
         raise Unsupported("Programs run through the supervisor.")
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path) -> ImageMade:
+    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path, key: bytes | None = None) -> ImageMade:
         raise Unsupported("The process driver keeps memory by stopping only.")
 
     async def settle(self, spec: ComputerSpec, running: Running) -> None:
         """There is no hibernation to undo."""
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
         raise Unsupported("The process driver keeps memory by stopping only.")
 
     async def found(self, spec: ComputerSpec) -> Running | None:

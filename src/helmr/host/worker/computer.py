@@ -118,7 +118,7 @@ class Computer:
         def failed(failure: Failure) -> None:
             self.tell("computer.state", fence=message["fence"], state=self._awake_or_gone(), error=failure.to_wire())
 
-        self.spawn(answered(lambda: self._sleep(message["fence"]), failed, "computer.sleep", computer=self.id), f"sleep-{self.id}")
+        self.spawn(answered(lambda: self._sleep(message), failed, "computer.sleep", computer=self.id), f"sleep-{self.id}")
 
     def wake(self, message: Mapping[str, Any]) -> None:
         """computer.wake: its processes go on; the control plane attaches it then."""
@@ -126,7 +126,7 @@ class Computer:
         def failed(failure: Failure) -> None:
             self.tell("computer.state", fence=message["fence"], state="gone", reason="not_woken", error=failure.to_wire())
 
-        self.spawn(answered(lambda: self._wake(message["fence"]), failed, "computer.wake", computer=self.id), f"wake-{self.id}")
+        self.spawn(answered(lambda: self._wake(message), failed, "computer.wake", computer=self.id), f"wake-{self.id}")
 
     def start_session(self, message: Mapping[str, Any]) -> None:
         """session.start: the bundle, the scope, and the supervisor's scope.start."""
@@ -296,21 +296,21 @@ class Computer:
         if paths is not None:
             self._workspace = str(paths["workspace"])
 
-    async def _sleep(self, fence: Any) -> None:
+    async def _sleep(self, message: Mapping[str, Any]) -> None:
         async with self.turn:
             held = await self._attachment.held() if self.state != "asleep" else None
             if held:
                 raise ComputerBusy(f"In flight: {held}.")
             self.detach()
-            reply = await self._host.gate.hibernate(self.id, fence)
-            self.fence, self.state = fence, "asleep"
-            self.tell("computer.state", fence=fence, state="asleep", **reply)
+            reply = await self._host.gate.hibernate(self.id, message["fence"], message.get("key"))
+            self.fence, self.state = message["fence"], "asleep"
+            self.tell("computer.state", fence=self.fence, state="asleep", **reply)
 
-    async def _wake(self, fence: Any) -> None:
+    async def _wake(self, message: Mapping[str, Any]) -> None:
         async with self.turn:
-            reply = await self._host.gate.wake(self.id, fence)
-            self.fence, self.state = fence, "running"
-            self.tell("computer.state", fence=fence, state="awake", rung=reply["rung"], seconds=reply["seconds"])
+            reply = await self._host.gate.wake(self.id, message["fence"], message.get("key"))
+            self.fence, self.state = message["fence"], "running"
+            self.tell("computer.state", fence=self.fence, state="awake", rung=reply["rung"], seconds=reply["seconds"])
 
     async def give_up(self, error: Failure) -> None:
         """End what can't be reached any more. Its files stay."""

@@ -105,12 +105,12 @@ class HostdGate:
     async def destroy(self, computer: str, fence: Any) -> Mapping[str, Any]:
         return await self._call("computer.destroy", computer=computer, fence=fence)
 
-    async def hibernate(self, computer: str, fence: Any) -> Mapping[str, Any]:
-        """Put it to sleep: `rung`, `seconds`."""
-        return await self._call("computer.hibernate", computer=computer, fence=fence)
+    async def hibernate(self, computer: str, fence: Any, key: Any) -> Mapping[str, Any]:
+        """Put it to sleep: `rung`, `seconds`. Memory on disk opens with `key` alone, which only control planes keep [X1]."""
+        return await self._call("computer.hibernate", computer=computer, fence=fence, key=key)
 
-    async def wake(self, computer: str, fence: Any) -> Mapping[str, Any]:
-        return await self._call("computer.wake", computer=computer, fence=fence)
+    async def wake(self, computer: str, fence: Any, key: Any) -> Mapping[str, Any]:
+        return await self._call("computer.wake", computer=computer, fence=fence, key=key)
 
     async def save(self, computer: str, fence: Any, spool: Path, keys: Mapping[str, str], previous: str | None) -> Mapping[str, Any]:
         """Have a Computer's files saved into `spool`: new `packs`, the `manifest`, and all the packs that this `needs` [C5]."""

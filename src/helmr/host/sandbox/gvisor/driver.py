@@ -33,7 +33,7 @@ from helmr.host.sandbox.driver import (
 )
 from helmr.host.sandbox.grouping import PARENT
 from helmr.host.sandbox.guestfiles import ensure_runtime
-from helmr.host.sandbox.gvisor import bundle, image, inside, staging
+from helmr.host.sandbox.gvisor import bundle, image, inside, sealing, staging
 from helmr.host.sandbox.gvisor.binary import REMEDY, find_runsc, processor, version
 from helmr.host.sandbox.gvisor.plan import GvisorPlan
 from helmr.host.sandbox.gvisor.runsc import NAME, Runsc, RunscFailed
@@ -101,7 +101,7 @@ class Gvisor:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                note_passed(self._passed_file(spec), os.fstat(theirs.fileno()).st_ino)
+                image.note_passed(self._passed_file(spec), os.fstat(theirs.fileno()).st_ino)
                 runsc = self._runsc(spec)
                 code = await runsc.execute(inside.send(what), passed=theirs.fileno())
             if code not in (0, inside.NOT_YET, inside.NOT_STARTED):
@@ -138,6 +138,7 @@ class Gvisor:
         for pid in members:
             reaped(pid)
         self._inside.pop(spec.mark, None)
+        await asyncio.to_thread(sealing.remove_places, spec)
         await asyncio.to_thread(remove_tree, STATES / spec.mark)
         return ended
 
@@ -192,7 +193,9 @@ class Gvisor:
 
     # --- memory on disk ---
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path, *, careless: bool = False) -> ImageMade:
+    async def hibernate(
+        self, spec: ComputerSpec, running: Running, folder: Path, key: bytes | None = None, *, careless: bool = False
+    ) -> ImageMade:
         """`careless`: deleted files are no reason not to; the probe finds out what becomes of them."""
         from helmr.host.sandbox.gvisor.probes import keeps_deleted_files
 
@@ -203,10 +206,9 @@ class Gvisor:
             await self._streams_closed(spec, running)
             try:
                 await runsc.pause()
-                image.check_descriptors(running.pid1.pid, passed_inodes(self._passed_file(spec)), careless=careless)
+                image.check_descriptors(running.pid1.pid, image.passed_inodes(self._passed_file(spec)), careless=careless)
                 await asyncio.to_thread(remove_tree, draft)
-                draft.mkdir(mode=0o700)
-                await runsc.checkpoint(draft)
+                await sealing.write(spec, runsc, draft, key, (await self.stats(spec, running)).memory or 0)
                 size = await asyncio.to_thread(image.seal, draft, folder)
             except BaseException as error:
                 await asyncio.shield(self._go_on(spec, draft))
@@ -215,21 +217,23 @@ class Gvisor:
                 if isinstance(error, OSError):
                     raise Unfit(f"the image could not be kept: {error.strerror or error}") from error
                 raise
-        return ImageMade(size=size, made_by=self._maker(spec))
+        return ImageMade(size=size, made_by=self._maker(spec), sealed=key is not None)
 
     async def settle(self, spec: ComputerSpec, running: Running) -> None:
+        await asyncio.to_thread(sealing.remove_places, spec)
         # Whether it is paused can't be asked cheaply; one that runs says so, and nothing changes.
         with contextlib.suppress(RunscFailed):
             await self._runsc(spec).resume()
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
         maker = self._maker(spec)
         if made_by != maker:
             raise NotRestored(f"The image was made by {made_by}, and this host has {maker}.")
         if not folder.is_dir():  # noqa: ASYNC240 - a stat
             raise NotRestored("The image is not there any more.")
         try:
-            return await self._launch(spec, None, folder, attempt)
+            async with sealing.opened(spec, folder, key) as clear:
+                return await self._launch(spec, None, clear, attempt)
         except LaunchFailed as error:
             raise NotRestored(str(error)) from error
 
@@ -240,6 +244,7 @@ class Gvisor:
             async with asyncio.timeout(20):
                 while any(_is_call(pid) for pid in crowds.marked(spec.mark)):  # noqa: ASYNC110 - processes of a killed hostd give no event
                     await asyncio.sleep(0.02)
+        await asyncio.to_thread(sealing.remove_places, spec)
         try:
             pid = int(pid_file.read_text())
         except (FileNotFoundError, ValueError):
@@ -330,7 +335,7 @@ class Gvisor:
 
     async def _streams_closed(self, spec: ComputerSpec, running: Running) -> None:
         """Our ends are closed: wait until the guest has closed its own, which it does when it hears of it."""
-        passed = passed_inodes(self._passed_file(spec))
+        passed = image.passed_inodes(self._passed_file(spec))
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
                 while is_alive(running.pid1) and image.holds_any(running.pid1.pid, passed):  # noqa: ASYNC110 - another process's descriptors
@@ -344,6 +349,7 @@ class Gvisor:
     async def _go_on(self, spec: ComputerSpec, draft: Path) -> None:
         await self._runsc(spec).resume()
         await asyncio.to_thread(remove_tree, draft)
+        await asyncio.to_thread(sealing.remove_places, spec)
 
     def _maker(self, spec: ComputerSpec) -> str:
         """What an image is bound to: program, processor, and the files below it that are the host's."""
@@ -377,17 +383,6 @@ class Gvisor:
         if running is not None and is_alive(running.pid1):
             found |= {running.pid1.pid} | descendants(running.pid1.pid)
         return found
-
-
-def note_passed(file: Path, inode: int) -> None:
-    """Remember a socket that a sandbox is given, for this hostd and a later one."""
-    with file.open("a") as notes:
-        notes.write(f"{inode}\n")
-
-
-def passed_inodes(file: Path) -> frozenset[int]:
-    """The sockets that a sandbox was given in its present life."""
-    return frozenset(map(int, file.read_text().split())) if file.exists() else frozenset()
 
 
 def _is_call(pid: int) -> bool:

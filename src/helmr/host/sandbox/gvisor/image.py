@@ -40,6 +40,17 @@ def holds_any(pid: int, inodes: Collection[int]) -> bool:
     return False
 
 
+def note_passed(file: Path, inode: int) -> None:
+    """Remember a socket that a sandbox is given, for this hostd and a later one."""
+    with file.open("a") as notes:
+        notes.write(f"{inode}\n")
+
+
+def passed_inodes(file: Path) -> frozenset[int]:
+    """The sockets that a sandbox was given in its present life."""
+    return frozenset(map(int, file.read_text().split())) if file.exists() else frozenset()
+
+
 def inside(path: str) -> str:
     """A path of the staged root as the guest sees it, made fit to be shown."""
     name = path.removeprefix("/root") if path.startswith("/root/") else path
@@ -47,7 +58,7 @@ def inside(path: str) -> str:
 
 
 def seal(draft: Path, target: Path) -> int:
-    """Put a written image into its place, surely on disk with all that the Computer has written; its bytes. Raises `Unfit`.
+    """Put a written image into its place beside it, surely on disk with all that the Computer has written; its bytes. Raises `Unfit`.
 
     After a power loss there is either no image, or one with the files that it goes with.
     """
