@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.unit.worker.link_server import links_of
@@ -44,10 +45,18 @@ class Host:
     """The host side of an installation in one folder."""
 
     def __init__(
-        self, folder: Path, driver: DriverName, *, agent: bytes = AGENT, egress: tuple[str, ...] = (), exceptions: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        driver: DriverName,
+        *,
+        agent: bytes = AGENT,
+        egress: tuple[str, ...] = (),
+        exceptions: tuple[str, ...] = (),
+        limits: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`agent` is the file of an Agent `echo`; `egress` the hosts of its Template, `exceptions` the operator's."""
-        self.folder, self.agent, self.egress = folder, agent, egress
+        """`agent` is the file of an Agent `echo`; `egress` the hosts of its Template, `limits` others of its members, `exceptions` are the
+        operator's."""
+        self.folder, self.agent, self.egress, self.limits = folder, agent, egress, limits
         self.control = ScriptedControl()
         self.hostd = HostdProcess(folder / "hostd", driver, exceptions)
         self.store = FolderStore(folder / "store")
@@ -84,7 +93,7 @@ class Host:
             self.worker = None
 
     async def start_computer(self) -> None:
-        template = TemplateManifest(id="box", image=ImageManifest(name="box", base="host"), egress=self.egress)
+        template = TemplateManifest(id="box", image=ImageManifest(name="box", base="host"), egress=self.egress, **self.limits)
         self.control.send("computer.start", computer=self.computer, fence=1, environment=self.environment, template=to_wire(template))
         await self.control.expect("computer.state", state="running")
 

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--door", help="where hostd passes streams in, if it doesn't listen")
     parser.add_argument("--groups", help="folder of the process groups of this kernel, for scopes that the host can't group")
     parser.add_argument("--memory", type=int, default=0, help="bytes of data that one process of a scope may have; 0: as many as it likes")
-    parser.add_argument("--pids", type=int, default=0, help="processes that all scopes may have; 0: as many as they like")
+    parser.add_argument("--pids", type=int, default=0, help="processes that a scope may have; 0: as many as it likes")
     parser.add_argument("--runtime", default=os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     parser.add_argument("--egress", action="store_true", help="hostd has an egress proxy for this Computer")
     options = parser.parse_args()
