@@ -51,7 +51,7 @@ _NEEDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "CPU limit": ("CPU limit",),
         "process limit": ("process limit",),
         "frozen when its host falls silent": ("freeze",),
-        "memory leaves RAM while it sleeps": (),
+        "memory leaves RAM while it sleeps": ("page out",),
     },
     "process": {
         "files and processes of the host are out of reach": (),

@@ -41,6 +41,7 @@ from helmr.host.sandbox.driver import (
 from helmr.host.sandbox.grouping import SUPERVISOR_MEMORY, ComputerGroups
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.identity import boot_id, identify, is_alive
+from helmr.host.sandbox.paging import page_out
 from helmr.host.sandbox.plan import Bind
 from helmr.host.sandbox.spawn import LaunchFailed, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
@@ -213,6 +214,11 @@ class Docker:
     async def thaw(self, spec: ComputerSpec, running: Running) -> None:
         await self._groups(spec, running).thaw()
 
+    async def page_out(self, spec: ComputerSpec, running: Running) -> int | None:
+        groups = self._groups(spec, running)
+        groups.let_swap()
+        return await asyncio.to_thread(page_out, groups.processes(), then=groups.reclaim)
+
     async def stats(self, spec: ComputerSpec, running: Running) -> Usage:
         return self._groups(spec, running).usage()
 
@@ -232,13 +238,13 @@ class Docker:
 
     # --- memory stays in memory ---
 
-    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path) -> ImageMade:
+    async def hibernate(self, spec: ComputerSpec, running: Running, folder: Path, key: bytes | None = None) -> ImageMade:
         raise Unsupported("The docker driver keeps memory by freezing only.")
 
     async def settle(self, spec: ComputerSpec, running: Running) -> None:
         """There is no hibernation to undo."""
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path) -> Running:
+    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
         raise Unsupported("The docker driver keeps memory by freezing only.")
 
     async def found(self, spec: ComputerSpec) -> Running | None:
