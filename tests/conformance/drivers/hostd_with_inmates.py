@@ -17,7 +17,10 @@ from helmr.host.hostd import methods as methods_module
 from helmr.host.hostd.daemon import Hostd, HostdConfig
 from helmr.host.hostd.records import Record
 from helmr.host.sandbox.bubblewrap import GUEST_LOG, Bubblewrap
+from helmr.host.sandbox.docker import grafting
+from helmr.host.sandbox.docker.engine import Engine
 from helmr.host.sandbox.driver import ComputerSpec, Driver, Running
+from helmr.host.sandbox.grouping import ComputerGroups
 from helmr.host.sandbox.gvisor import driver as driver_module
 from helmr.host.sandbox.gvisor import image, sealing
 from helmr.host.sandbox.gvisor.driver import Gvisor
@@ -55,6 +58,9 @@ def dying_at(point: str) -> None:
         "deciphered": (sealing, "unseal"),
         "frozen": (Bubblewrap, "freeze"),
         "thawed": (Bubblewrap, "thaw"),
+        "container grafted": (grafting, "graft"),
+        "container started": (Engine, "start"),
+        "container ended": (ComputerGroups, "end"),
     }
     if point == "created":
         methods_module.save = lambda record: os.kill(os.getpid(), signal.SIGKILL)

@@ -7,6 +7,7 @@ import base64
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -207,6 +208,36 @@ async def test_a_save_of_a_container_is_restored_in_another_driver(jail: Jail, f
     finally:
         await other.close()
         shutil.rmtree(home)
+
+
+async def test_a_hostd_killed_at_any_step_of_a_start_or_a_stop_leaves_nothing_and_the_next_one_starts_it(jail: Jail) -> None:
+    """[C3], [C9]: no container, process or group is left, and no file is lost."""
+    engine, label = Engine(Path(jail.environment["HELMR_DOCKER"])), f"{STATE_LABEL}={state_mark(jail.state)}"
+    usual = jail.environment
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        await inmate.value("pathlib.Path('/workspace/kept').write_text('still here')")
+    await jail.client.stop("c1", 1)
+    for point in ("container grafted", "container started", "container ended"):
+        if point == "container ended":
+            await jail.start("c1")
+        await jail.kill_hostd()
+        jail.environment = {**usual, "DIE_AT": point}
+        await jail.open()
+        with pytest.raises(ConnectionError):
+            await (jail.client.stop("c1", 1) if point == "container ended" else jail.start("c1"))
+        assert jail.hostd is not None
+        assert await asyncio.to_thread(jail.hostd.wait, 20) == -signal.SIGKILL
+        await jail.client.close()
+        jail.environment = usual
+        await jail.open()
+        assert [entry["state"] for entry in (await jail.client.info())["computers"]] == ["stopped"], point
+        container = (jail.state / "computers/c1/container").read_text()
+        groups = list(Path("/sys/fs/cgroup").glob(f"*/helmr/{container}"))
+        assert (jail.processes("c1"), await engine.labelled(label), groups) == (set(), [], []), point
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        assert await inmate.value("pathlib.Path('/workspace/kept').read_text()") == "still here"
 
 
 async def test_containers_that_a_killed_hostd_left_go_and_those_of_others_stay(jail: Jail) -> None:
