@@ -23,6 +23,10 @@ pytestmark = pytest.mark.anyio
 KILLED = ("bubblewrap-root", "process") if SOAKING else ("bubblewrap-root",)
 """Where hostd is killed at each step of a save and of a restore: the steps are hostd's own, the same for all drivers."""
 
+SAVING = ("save:begun", "save:still", "save:moving", "save:done") if SOAKING else ("save:still", "save:moving")
+RESTORING = ("restore:begun", "restore:made", "restore:placing", "restore:placed") if SOAKING else ("restore:made", "restore:placed")
+"""At each of them two hostds start for each Computer."""
+
 TEMPLATE = TemplateManifest(id="test", image=ImageManifest(name="test", base="host"))
 
 
@@ -173,7 +177,7 @@ async def test_a_hostd_that_is_killed_at_any_step_of_a_save_leaves_the_computer_
     await jail.start("one")
     place = await workspace(jail, "one")
     first = await jail.client.save("one", 1, spool=spool, keys=keys)
-    for number, point in enumerate(("save:begun", "save:still", "save:moving", "save:done")):
+    for number, point in enumerate(SAVING):
         async with jail.inside("one") as inmate:
             await inmate.run(f"open('{place}/count', 'w').write('{number}')")
         await dying(jail, point)
@@ -201,7 +205,7 @@ async def test_a_hostd_that_is_killed_at_any_step_of_a_restore_has_the_old_files
         manifest = (await jail.client.save("one", 1, spool=spool, keys=keys))["manifest"]["name"]
         await inmate.run(f"open('{place}/a', 'w').write('later'); open('{place}/b', 'w').write('later')")
     await jail.client.stop("one", 1)
-    for point in ("restore:begun", "restore:made", "restore:placing", "restore:placed"):
+    for point in RESTORING:
         (before,) = [found for found in (await jail.client.info())["computers"] if found["computer"] == "one"]
         for computer in ("one", "new"):
             await dying(jail, point)
