@@ -267,7 +267,6 @@ async def test_a_computer_that_ended_without_a_hostd_is_found_stopped_and_cleane
     await jail.start("c1", 2)
 
 
-@pytest.mark.also("docker")
 async def test_a_hostd_killed_during_a_start_leaves_nothing_that_the_next_does_not_end(jail: Jail) -> None:
     await jail.start("c1")
     await jail.client.stop("c1", 1)
