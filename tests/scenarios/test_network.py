@@ -142,7 +142,13 @@ class Box:
         return json.loads(said)
 
     async def hostd(self) -> HostdClient:
-        return await HostdClient.connect(self.host.folder / "hostd" / "hostd.sock")
+        """A new hostd opens the networks of its Computers before it answers anybody."""
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    return await HostdClient.connect(self.host.folder / "hostd" / "hostd.sock")
+                except OSError:
+                    await asyncio.sleep(0.02)
 
     async def sleep(self) -> dict[str, Any]:
         """What the worker answers to computer.sleep; whatever that is, the Computer is awake and attached again afterwards."""
