@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.scenarios.watching import count, heard, probe, words
+from tests.scenarios.watching import count, heard, outcome, probe, words
 
 from helmr.client import HelmrClient
 from helmr.testing.installation import Installation
@@ -36,12 +36,12 @@ async def test_a_database_restored_from_its_files_starts_no_turn_again_and_says_
     await swap(installation, data, copy)
     await first.send(words("go"))
     for turn in (first, *queued):
-        assert (await turn.wait()).status == "completed"
+        assert (await outcome(turn)).status == "completed"
     unknown = await session.enqueue(words("until_told:"))
     await heard(session, "turn.output", turn=unknown.id)
     await swap(installation, copy, data)
     last = await session.enqueue(words("echo:after"))
-    assert (await last.wait()).status == "completed"
+    assert (await outcome(last)).status == "completed"
     for turn in (first, *queued):
         state = await turn.get()
         assert (state.status, state.error.code) == ("interrupted", "history_lost")

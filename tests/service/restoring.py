@@ -77,12 +77,17 @@ class RememberingHost(ScriptedHost):
         if self.plane.serves:
             self.connect()
 
-    def renew(self) -> None:
-        self.asked = len(self.started())
-        self.link.send(control("renew", **({"mark": self.mark} if self.mark else {})))
+    def renew(self, *, asked: bool = False) -> None:
+        self.position = len(self.started())
+        members: dict[str, Any] = {"mark": self.mark} if self.mark else {}
+        self.link.send(control("renew", **members, **({"since": self.started()[self.unmarked :]} if asked else {})))
+
+    def _renew(self, said: dict[str, Any]) -> None:
+        self.renew(asked=True)
 
     def _renewed(self, said: dict[str, Any]) -> None:
-        self.mark, self.unmarked = said["mark"], self.asked
+        if "mark" in said:
+            self.mark, self.unmarked = said["mark"], self.position
 
     def _welcome(self, said: dict[str, Any]) -> None:
         if said["incarnation"] == self.current:

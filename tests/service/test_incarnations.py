@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,43 @@ async def test_a_mark_that_the_database_does_not_have_begins_a_new_history_at_th
         host.renew()
         await until_entered(host, history)
         assert host.superseded == [history]
+
+
+async def test_a_renewal_that_a_restored_database_answers_first_does_not_call_it_the_same(database, tmp_path):
+    """I11: nothing was marked between the copy and its return, and the renewal comes before anyone has seen that the server was started
+    anew: the host is asked what it has started before it gets a mark."""
+    async with house(database, tmp_path) as h:
+        host = await remembering(h)
+        session, process, first, second = await two_turns(h)
+        copy, history = await Copy.of(h), host.current
+        process.settle(first)
+        await process.began(second)
+        await copy.restore(h)
+        (end,) = (end for end in [h.plane.links.any_end()] if end is not None)
+        end.weighed_under = datetime(2000, 1, 1, tzinfo=UTC)  # as another start of the server is seen
+        host.renew()
+        await until_entered(host, history)
+        assert (await h.turn(session, second))["error"]["code"] == "history_lost"
+        assert sorted(starts(host)) == sorted([first, second])
+
+
+async def test_a_database_server_that_was_started_anew_over_the_same_files_changes_no_history(database, tmp_path):
+    """I11: the host is asked once, is found to have done nothing else, and gets marks again."""
+    async with house(database, tmp_path) as h:
+        host = await remembering(h)
+        session, process, first, second = await two_turns(h)
+        history, marked = host.current, host.mark
+        (end,) = (end for end in [h.plane.links.any_end()] if end is not None)
+        end.weighed_under = datetime(2000, 1, 1, tzinfo=UTC)
+        host.renew()
+        async with asyncio.timeout(5):
+            while host.mark == marked:
+                host.changed.clear()
+                await host.changed.wait()
+        assert host.current == history and host.unmarked == len(host.started())
+        process.settle(first)
+        process.settle(second)
+        assert (await h.turn(session, second))["status"] == "completed"
 
 
 async def test_another_control_plane_learns_of_a_new_history_and_has_its_workers_say_hello_again(database, tmp_path):

@@ -34,6 +34,8 @@ class Greeting:
             end.link.send(control("refused", message=told))
             end.link.close("another link protocol")
             return None
+        end.remembers = "history" in said
+        end.weighed_under = await self._histories.served_since()  # before it is weighed: a server that comes between counts as another
         doubt = await self._histories.doubt(said)
         if doubt is not None:
             await self._histories.begin(doubt, instead_of=self._histories.incarnation)

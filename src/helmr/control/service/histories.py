@@ -11,7 +11,8 @@ fences and channels of the former one are void, and each host is asked what it h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
 import asyncpg
 import structlog
@@ -95,6 +96,11 @@ class Histories:
         if beyond is not None:
             return f"a host has the Computer {beyond} by a fence that this database has not given"
         return forgotten
+
+    async def served_since(self) -> datetime:
+        """Since when the database's server runs. Another one, or other files, come with another server."""
+        async with self._core.database.connection() as connection:
+            return cast("datetime", await histories.served_since(connection))
 
     async def weigh(self, since: Sequence[Any]) -> None:
         """What a host of this incarnation has started since its mark: if the database has forgotten any of it, a new one begins."""

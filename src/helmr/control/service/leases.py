@@ -67,11 +67,16 @@ class Leases:
         else:
             if row["turned"]:
                 self._pressure.turned(end.name, storage)
-            if said.get("since"):
+            more: dict[str, Any] = {"mark": mark}
+            if "since" in said:
                 await self._histories.weigh(said["since"])
-            more: dict[str, Any] = {}
+                end.weighed_under = row["served_since"]
+            elif end.remembers and row["served_since"] != end.weighed_under:
+                # The server was started anew, over files that may be a copy's: a mark would tell the host that all is well.
+                more = {}
+                end.link.send(control("renew"))
             if said.get("draining"):
                 await self._saving.drain(end)
-                more = {"waits": await self._draining.look(str(end.worker_id))}
+                more["waits"] = await self._draining.look(str(end.worker_id))
             leased = [seat.computer_id for seat in end.seats.values()] + list(end.asleep)
-            end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased, mark=mark, **more))
+            end.link.send(control("renewed", lease_seconds=LEASE_SECONDS, computers=leased, **more))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 import structlog
@@ -60,6 +61,10 @@ class WorkerEnd:
         """It drains, or its disks are full: it gets nothing that another one can do [C7]."""
         self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         """Who waits for what an image build says."""
+        self.remembers = False
+        """Whether its host knows histories, and tells what it has started [I11]."""
+        self.weighed_under: datetime | None = None
+        """Since when the database's server ran under which it was weighed last what that host has started."""
         self.closed = False
         self._links = links
         self._queue: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()

@@ -56,6 +56,7 @@ RETURNING id;
 -- name: renew_worker(id, control_plane, seconds, mark, heard, total, free, pressed)^
 -- `known`: whether this database has the mark that the worker heard last [I11]. The new one is among the latest eight from now on.
 -- `turned`: its disks became too full, or are not any more [C7]; one that doesn't tell is as it was.
+-- `served_since`: since when the server of this database runs: its files can't have been replaced since.
 WITH held AS (SELECT id, marks, pressed_since FROM workers WHERE id = :id AND control_plane = :control_plane FOR UPDATE)
 UPDATE workers w
 SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = clock_timestamp(), marks = held.marks[cardinality(held.marks) - 6:] || :mark::uuid,
@@ -66,7 +67,8 @@ SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = 
     END
 FROM held WHERE w.id = held.id
 RETURNING w.id, :heard::uuid IS NULL OR :heard::uuid = ANY (held.marks) AS known,
-    :pressed::boolean IS NOT NULL AND :pressed::boolean <> (held.pressed_since IS NOT NULL) AS turned;
+    :pressed::boolean IS NOT NULL AND :pressed::boolean <> (held.pressed_since IS NOT NULL) AS turned,
+    pg_postmaster_start_time() AS served_since;
 
 -- name: drain_worker(id)!
 UPDATE workers SET draining = true WHERE id = :id;

@@ -9,6 +9,10 @@ SELECT incarnation, place FROM installation FOR UPDATE;
 -- name: present()^
 SELECT i.incarnation, n.before FROM installation i JOIN incarnations n ON n.id = i.incarnation;
 
+-- name: served_since()$
+-- Since when the server of this database runs: its files can't have been replaced since.
+SELECT pg_postmaster_start_time();
+
 -- name: settle_in(place)!
 UPDATE installation SET place = :place;
 
