@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -23,6 +24,13 @@ os.environ["HELMR_STORAGE_HIGH"] = "100%"
 
 PATIENCE_SECONDS = 5.0
 """How long a test waits for anything: a signal that does not come by then never comes (STYLE 17)."""
+
+
+@pytest.fixture(autouse=True)
+def signals_come_through() -> Iterator[None]:
+    """Programs inherit what is blocked here: one test that left a signal so would have those of all later ones deaf to it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    yield
 
 
 @pytest.fixture(scope="session")

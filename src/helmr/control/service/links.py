@@ -202,6 +202,7 @@ class Links:
         """The worker follows the present history of the database: it gets to do what there is."""
         await self._reconciling.reconcile(end, end.held)
         self.on_worker()
+        self.dispatcher.place_waiting()
 
     async def _state(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         computer_id, fence, state = said["computer"], said["fence"], said["state"]
