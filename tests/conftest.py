@@ -22,15 +22,12 @@ sys.dont_write_bytecode = False
 # Workers look how full their disks are, and hold new work on one that is: no test is about the disk of the machine that it runs on [C7].
 os.environ["HELMR_STORAGE_HIGH"] = "100%"
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Of a run in a shell's background, say; every program that is started here would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 PATIENCE_SECONDS = 5.0
 """How long a test waits for anything: a signal that does not come by then never comes (STYLE 17)."""
-
-
-@pytest.fixture(autouse=True)
-def signals_come_through() -> Iterator[None]:
-    """Programs inherit what is blocked here: one test that left a signal so would have those of all later ones deaf to it."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    yield
 
 
 @pytest.fixture(scope="session")
