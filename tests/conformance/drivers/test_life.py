@@ -344,6 +344,20 @@ async def test_a_bundle_with_a_link_that_leaves_it_is_refused_whole(jail: Jail, 
     assert list((jail.state / "computers/c1/bundles").iterdir()) == []
 
 
+@pytest.mark.kinds("process")
+async def test_shutdown_ends_computers_of_a_history_that_was_left(jail: Jail) -> None:
+    """I11: nobody of the present history has taken them over; whoever ends the host ends them all the same."""
+    await jail.client.call("history.enter", {"incarnation": "one"})
+    await jail.start("c1", ["one", 1])  # type: ignore[arg-type]
+    await jail.client.call("history.enter", {"incarnation": "two"})
+    assert await jail.client.shutdown(end_computers=True) >= 1
+    assert jail.hostd is not None
+    assert await asyncio.to_thread(jail.hostd.wait, 10) == 0
+    assert jail.processes("c1") == set()
+    await jail.open()
+    await jail.client.destroy("c1", ["two", 1])
+
+
 async def test_shutdown_with_computers_leaves_no_process(jail: Jail) -> None:
     for name in ("c1", "c2"):
         await jail.start(name)

@@ -164,13 +164,14 @@ class Computer:
         """The worker that has the supervisor's stream is gone."""
         self.ways.cut_off()
 
-    async def stop(self, fence: Fence) -> int:
-        """End its processes; how many there were. The files stay."""
+    async def stop(self, fence: Fence | None) -> int:
+        """End its processes; how many there were. The files stay. Without a fence: hostd ends, whoever owns it."""
         async with self._lock:
-            self.check_fence(fence)
+            if fence is not None:
+                self.check_fence(fence)
             ended = await self.end_processes()
             await hibernating.forget(self.record)
-            self._store(state="stopped", running=None, frozen=False, image=None, fence=fence)
+            self._store(state="stopped", running=None, frozen=False, image=None, fence=self.record.fence if fence is None else fence)
             return ended
 
     async def destroy(self, fence: Fence) -> int:

@@ -166,7 +166,7 @@ class Methods:
         if params.get("end_computers") is True:
             for computer in tuple(self._hostd.computers.values()):
                 if computer.record.state not in ("stopped", "hibernated"):
-                    ended += await computer.stop(computer.record.fence)
+                    ended += await computer.stop(None)
                     self._hostd.watchdog.forget(computer.id)
         self._hostd.spawn(self._end_soon())
         return {"ended": ended}
