@@ -123,8 +123,8 @@ os.unlink("/workspace/daemon") if {again} else None
 @pytest.mark.parametrize("box", ["gvisor"], indirect=True)
 async def test_a_crowd_of_a_session_that_runs_away_is_held_its_orphans_are_reaped_and_its_daemons_end_with_it(box: Box) -> None:
     """[C2], [C3]: where the host can't group what is inside, the guest's own kernel does. Each time the Session goes on."""
-    # gVisor counts those that are just being made apart from those that are there: twice as many may come to be at a time.
-    assert 5 < await box.run(BOMB) < 3 * PIDS
+    # gVisor counts those that are just being made apart from those that are there: some times as many may come to be, on a busy host more.
+    assert 5 < await box.run(BOMB) < 250, "it was stopped long before the 500 that it wanted"
     assert await box.run(ORPHANS.format(count=20, again=False)) == [0, True]
     box.host.control.send("session.kill", computer=box.host.computer, channel=1, reason="test")
     await box.host.control.expect("session.exited", channel=1)
