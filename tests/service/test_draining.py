@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.service.scripted import House, ScriptedHost, house
+from tests.service.scripted import House, Process, ScriptedHost, house
 from tests.service.test_computers import told, until
 from tests.service.test_saves import saving_house, until_saved
 
@@ -46,6 +46,16 @@ async def come_back(h: House) -> None:
     await h.host.told("welcome")
 
 
+async def goes_on_in_the_same_process(h: House, session: str, process: Process, turn: str) -> None:
+    """The worker is back: the Turn that waited runs where the Session's others ran."""
+    await come_back(h)
+    h.plane.dispatcher.place(session)
+    await process.began(turn)
+    process.settle(turn)
+    assert (await h.turn(session, turn))["status"] == "completed"
+    assert (await h.kinds(session)).count("session.process_started") == 1
+
+
 @pytest.mark.ud("UD-16")
 async def test_an_idle_computer_sleeps_and_goes_on_where_it_was_when_the_worker_is_back(database, tmp_path):
     """[C6]: same process, `init` not rerun; an idle process holds no drain."""
@@ -56,12 +66,7 @@ async def test_an_idle_computer_sleeps_and_goes_on_where_it_was_when_the_worker_
         assert await leave(h), "nothing of it runs: its lease is over at once"
         turn = (await h.enqueue(session))["id"]
         assert (await h.turn(session, turn, 0))["status"] == "queued"
-        await come_back(h)
-        h.plane.dispatcher.place(session)
-        await process.began(turn)
-        process.settle(turn)
-        assert (await h.turn(session, turn))["status"] == "completed"
-        assert (await h.kinds(session)).count("session.process_started") == 1
+        await goes_on_in_the_same_process(h, session, process, turn)
 
 
 @pytest.mark.ud("UD-16")
@@ -133,12 +138,7 @@ async def test_a_process_that_gets_ready_on_a_draining_worker_claims_nothing_and
         await until_drained(h.host)
         assert (await h.turn(session, turn, 0))["status"] == "queued" and not process.started
         assert await leave(h)
-        await come_back(h)
-        h.plane.dispatcher.place(session)
-        await process.began(turn)
-        process.settle(turn)
-        assert (await h.turn(session, turn))["status"] == "completed"
-        assert (await h.kinds(session)).count("session.process_started") == 1
+        await goes_on_in_the_same_process(h, session, process, turn)
 
 
 @pytest.mark.ud("UD-16")

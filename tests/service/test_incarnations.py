@@ -41,6 +41,13 @@ async def until_entered(host: RememberingHost, incarnation: str | None) -> None:
             await host.changed.wait()
 
 
+def start_server_anew(h: House) -> None:
+    """What the host has started was weighed under another start of the database's server than the present one."""
+    end = h.plane.links.any_end()
+    assert end is not None
+    end.weighed_under = datetime(2000, 1, 1, tzinfo=UTC)
+
+
 async def ends(h: House, session: str) -> dict[str, Any]:
     """By Turn, the data of its terminal event."""
     return {
@@ -236,8 +243,7 @@ async def test_a_renewal_that_a_restored_database_answers_first_does_not_call_it
         process.settle(first)
         await process.began(second)
         await copy.restore(h)
-        (end,) = (end for end in [h.plane.links.any_end()] if end is not None)
-        end.weighed_under = datetime(2000, 1, 1, tzinfo=UTC)  # as another start of the server is seen
+        start_server_anew(h)
         host.renew()
         await until_entered(host, history)
         assert (await h.turn(session, second))["error"]["code"] == "history_lost"
@@ -250,8 +256,7 @@ async def test_a_database_server_that_was_started_anew_over_the_same_files_chang
         host = await remembering(h)
         session, process, first, second = await two_turns(h)
         history, marked = host.current, host.mark
-        (end,) = (end for end in [h.plane.links.any_end()] if end is not None)
-        end.weighed_under = datetime(2000, 1, 1, tzinfo=UTC)
+        start_server_anew(h)
         host.renew()
         async with asyncio.timeout(5):
             while host.mark == marked:
