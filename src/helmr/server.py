@@ -43,12 +43,12 @@ from helmr.control.api.app import Api, build_app
 from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.background import until_stored
 from helmr.control.service.faults import arm_from_environment
-from helmr.control.service.keyring import keep_keyring
+from helmr.control.service.keyfile import keep_keyring
 from helmr.control.service.limits import AdmissionLimit, EnvironmentLimits, set_limits
-from helmr.control.service.links import LogLine
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import KEY_PREFIX, create_key, ensure_environment, store_key
 from helmr.control.service.saves import SAVE_AFTER_SECONDS
+from helmr.control.service.session_logs import LogLine
 from helmr.control.store.leader import Everywhere, Upkeep
 from helmr.control.store.migrate import code_version, load, migrate
 from helmr.control.store.pool import Database, database_errors
@@ -71,6 +71,7 @@ from helmr.control.upkeep.pressure import PressureHolds
 from helmr.control.upkeep.receipts import OldReceipts
 from helmr.control.upkeep.retention import PayloadExpiry
 from helmr.control.upkeep.saving import Saving
+from helmr.control.upkeep.secrets import SecretExposures
 from helmr.control.upkeep.stream_leases import StreamLeases
 from helmr.control.upkeep.transits import Transits
 from helmr.garbage import settle_down
@@ -84,7 +85,7 @@ from helmr.protocol.unset import UNSET, UnsetType
 DEFAULT_PORT: Final = 4356
 LED: Final = (
     Closings, Collection, CommandEnds, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry,
-    Placement, PressureHolds, Saving, Transits,
+    Placement, PressureHolds, Saving, SecretExposures, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)
@@ -109,13 +110,17 @@ class ServerConfig:
     """By default `master.key` beside `blobs`; made when it isn't there."""
     save_after_seconds: float = SAVE_AFTER_SECONDS
     saves: bool = True
-    """Whether Computers are saved at all; no master key is kept otherwise."""
+    """Whether Computers are saved at all."""
     pool_size: int = 8
     log_level: str = "info"
     storage: WaterMarks = field(default_factory=WaterMarks.from_environ)
     """From where on its own disks are too full, and no more [C7]."""
     new_incarnation: bool = False
     """The database is a restored copy: begin a new incarnation at the start (I11). Mostly it is seen without."""
+
+    @property
+    def key_file(self) -> Path:
+        return self.master_key_file or self.blobs.parent / "master.key"
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> ServerConfig:
@@ -288,8 +293,8 @@ class Server:
         place = urlsplit(objects)
         return PlaneConfig(
             worker_token=self._config.worker_token,
-            keyring=keep_keyring(self._config.master_key_file or beside / "master.key") if self._config.saves else None,
-            objects=open_objects(objects),
+            keyring=keep_keyring(self._config.key_file),
+            objects=open_objects(objects) if self._config.saves else None,
             save_after_seconds=self._config.save_after_seconds,
             disks=(self._config.blobs, *([Path(unquote(place.path))] if place.scheme == "file" else [])),
             storage=self._config.storage,

@@ -16,6 +16,9 @@ _OF_A_RUNNING_TURN: Final = """('turn.output', 'turn.stopping', 'message.admitte
 _AFTER_THE_END: Final = """('session.process_started', 'session.process_stopped', 'session.process_failed', 'slack.delivery_unavailable',
     'computer.assigned', 'computer.hibernated', 'computer.woken', 'computer.restored')"""
 
+_REVOKED = """EXISTS (
+    SELECT FROM computer_secrets p JOIN secrets x ON x.id = p.secret_id WHERE p.computer_id = s.computer_id AND x.revoked_at IS NOT NULL)"""
+
 INVARIANTS: Final[dict[str, str]] = {
     # --- timelines -----------------------------------------------------------------------------------------------------------
     "I2 [E1] event sequences are gapless": """
@@ -186,18 +189,19 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT s.id, s.process FROM sessions s
         WHERE s.status <> 'closed' AND s.process IN ('none', 'asleep') AND s.running_turn IS NULL AND s.held = 0 AND {_QUEUED} > 0
             AND NOT s.wanting""",
-    "[S9] a Turn runs in a ready process, or in one that claims no other since its worker drains": """
+    "[S9] a Turn runs in a ready process, or in one that claims no other, as its worker drains or a Secret was revoked": f"""
         SELECT s.id, s.process FROM sessions s LEFT JOIN computers c ON c.id = s.computer_id AND c.residency = 'running'
         LEFT JOIN workers w ON w.id = c.worker_id
-        WHERE s.running_turn IS NOT NULL AND (s.channel IS NULL OR NOT (s.process = 'ready' OR (s.process = 'asleep' AND w.draining)))""",
+        WHERE s.running_turn IS NOT NULL
+            AND (s.channel IS NULL OR NOT (s.process = 'ready' OR (s.process = 'asleep' AND (w.draining OR {_REVOKED}))))""",
     "[S9] a process has a Computer, a channel and its own deadlines": """
         SELECT id, process FROM sessions WHERE (process <> 'none' AND (computer_id IS NULL OR channel IS NULL))
             OR ((process = 'starting') <> (init_deadline_at IS NOT NULL)) OR ((process = 'ending') <> (end_deadline_at IS NOT NULL))""",
-    "[C6] processes are asleep exactly while their Computer is, or about to be since its worker drains": """
+    "[C6] processes are asleep exactly while their Computer is, or about to, as its worker drains or a Secret was revoked": f"""
         SELECT s.id, s.process, c.residency
         FROM sessions s JOIN computers c ON c.id = s.computer_id LEFT JOIN workers w ON w.id = c.worker_id
         WHERE (s.process = 'asleep' AND c.residency NOT IN ('hibernating', 'hibernated', 'waking')
-                AND NOT (c.residency = 'running' AND w.draining))
+                AND NOT (c.residency = 'running' AND (w.draining OR {_REVOKED})))
             OR (s.process IN ('starting', 'ready') AND c.residency IN ('hibernating', 'hibernated', 'waking'))""",
     "[C9] the Computer of a Session that isn't closed is there, and stays": """
         SELECT s.id, s.status || ' on one that is ' || c.status FROM sessions s JOIN computers c ON c.id = s.computer_id

@@ -10,7 +10,7 @@ import click
 from helmr.cli.inputs import duration
 
 
-def _installed(part: str) -> None:
+def installed(part: str) -> None:
     """Raises `SetupError` when the parts of a server aren't installed: the plain package is SDK and client."""
     import importlib.util
 
@@ -51,7 +51,7 @@ def dev(
 
     Publishes the project, and again after each change. Ctrl-C ends all of it.
     """
-    _installed("dev")
+    installed("dev")
     from helmr.dev.app import DEFAULT_PORT, DevConfig, run
 
     return run(
@@ -84,7 +84,7 @@ def serve(host: str | None, port: int | None, new_incarnation: bool) -> int:
     limits (docs/reference/limits.md): HELMR_ADMISSION_RATE, HELMR_ADMISSION_BURST, HELMR_PAYLOAD_RETENTION,
     HELMR_COMPUTER_RETENTION, HELMR_STORAGE_HIGH, HELMR_STORAGE_LOW.
     """
-    _installed("serve")
+    installed("serve")
     import dataclasses
 
     from helmr.server import ServerConfig, listener_config, run
@@ -159,7 +159,7 @@ def worker(
     SIGTERM drains: what runs may end, the rest is saved and sleeps, and what is waited for is said. Then the worker lets go; hostd goes on,
     and the next worker takes its Computers up. HELMR_STORAGE_HIGH and HELMR_STORAGE_LOW say from where on its disks are too full.
     """
-    _installed("worker")
+    installed("worker")
     import asyncio
 
     import uvloop

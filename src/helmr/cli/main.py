@@ -70,6 +70,18 @@ _DEPLOYMENT = {
     "promote": Entry("helmr.cli.deployment:promote", "Make a Deployment the current one."),
 }
 
+_SECRET = {
+    "list": Entry("helmr.cli.secret:list_", "List Secrets."),
+    "get": Entry("helmr.cli.secret:get", "Show a Secret's versions, and where it is bound."),
+    "create": Entry("helmr.cli.secret:create", "Make a Secret."),
+    "rotate": Entry("helmr.cli.secret:rotate", "Give a Secret a new value."),
+    "revoke": Entry("helmr.cli.secret:revoke", "Revoke a Secret for good."),
+}
+
+_SERVER = {
+    "rotate-master-key": Entry("helmr.cli.masterkey:rotate_master_key", "Renew the master key, step by step."),
+}
+
 _ROOT = {
     "init": Entry("helmr.cli.project:init", "Write a project that runs."),
     "dev": Entry("helmr.cli.local:dev", "Run everything here around a project, and republish it on change."),
@@ -80,7 +92,9 @@ _ROOT = {
     "question": Entry("helmr.cli.main:question", "What Sessions ask people."),
     "computer": Entry("helmr.cli.main:computer", "What Sessions run on."),
     "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
+    "secret": Entry("helmr.cli.main:secret", "Values that Computers get and nobody can read."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
+    "server": Entry("helmr.cli.main:server", "Look after a control plane's installation."),
     "worker": Entry("helmr.cli.local:worker", "Run a worker on this host."),
     "login": Entry("helmr.cli.login:login", "Save a server and its key for this user."),
     "logout": Entry("helmr.cli.login:logout", "Forget them."),
@@ -93,6 +107,8 @@ session = LazyGroup("session", entries=_SESSION, help="Conversations with Agents
 agent = LazyGroup("agent", entries=_AGENT, help="What a Deployment publishes.")
 question = LazyGroup("question", entries=_QUESTION, help="What Sessions ask people.")
 computer = LazyGroup("computer", entries=_COMPUTER, help="What Sessions run on.")
+secret = LazyGroup("secret", entries=_SECRET, help="Values that Computers get and nobody can read.")
+server = LazyGroup("server", entries=_SERVER, help="Look after a control plane's installation.")
 deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")
 
 

@@ -21,12 +21,14 @@ from helmr.client.outcome import (
 )
 from helmr.client.questions import Questions
 from helmr.client.retry import RetryPolicy
+from helmr.client.secrets import Secrets
 from helmr.client.session_ref import SessionEvents, SessionRef, SessionTurns
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions, SlackRoute
 from helmr.client.streams import ComputerStream, Shell
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.commands import Command
 from helmr.protocol.questions import Answer, choice_answer, text_answer
+from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretPage
 from helmr.protocol.shapes import (
     Computer,
     ComputerCreateReceipt,
@@ -65,6 +67,10 @@ __all__ = [
     "QuestionState",
     "Questions",
     "RetryPolicy",
+    "Secret",
+    "SecretDetails",
+    "SecretPage",
+    "Secrets",
     "SessionCreateReceipt",
     "SessionEvents",
     "SessionRef",

@@ -12,6 +12,7 @@ from helmr.client.deployments import Deployments
 from helmr.client.questions import Questions
 from helmr.client.reading import read
 from helmr.client.retry import RetryPolicy
+from helmr.client.secrets import Secrets
 from helmr.client.sessions import Sessions
 from helmr.client.transport import Transport
 from helmr.protocol.shapes import Capabilities
@@ -39,6 +40,7 @@ class HelmrClient:
         self.commands = Commands(self._transport)
         self.agents = Agents(self._transport)
         self.deployments = Deployments(self._transport)
+        self.secrets = Secrets(self._transport)
 
     def __repr__(self) -> str:
         return f"HelmrClient({self.url!r})"

@@ -21,9 +21,11 @@ from helmr.protocol.archive import Copied
 from helmr.protocol.commands import CommandReceipt, CopyReceipt
 from helmr.protocol.duration import Duration, duration_ms
 from helmr.protocol.saves import SavePage, SaveReceipt
+from helmr.protocol.secrets import SecretBinding
 from helmr.protocol.shapes import Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
 from helmr.protocol.states import ComputerStatus
 from helmr.protocol.unset import UNSET
+from helmr.protocol.wire import to_wire
 
 _SILENCE_SECONDS = 300.0
 _COPY_SECONDS = 24 * 3600.0
@@ -37,13 +39,18 @@ class Computers:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def create(self, template: str, *, key: str | None = None, idempotency_key: str | None = None) -> ComputerCreateReceipt:
+    async def create(
+        self, template: str, *, key: str | None = None, secrets: Sequence[SecretBinding] = (), idempotency_key: str | None = None
+    ) -> ComputerCreateReceipt:
         """A Computer of a Template of the current Deployment, for Sessions to be created on; it stays until `delete` [C1].
 
-        `key` is unique within its Template until the Computer is deleted. Raises `TemplateNotFound`, `NoCurrentDeployment`,
+        `key` is unique within its Template until the Computer is deleted; `secrets` (`helmr.secret(...)`) come beside the Template's, or in
+        the place of those of the same variable or file. Raises `TemplateNotFound`, `NoCurrentDeployment`, `SecretNotFound`,
         `ComputerKeyConflict` with the occupant's `computer_id`.
         """
         body: dict[str, Any] = {"template": template} if key is None else {"template": template, "key": key}
+        if secrets:
+            body["secrets"] = [{name: value for name, value in to_wire(binding).items() if value} for binding in secrets]
         return read(ComputerCreateReceipt, await self._transport.write("/v1/computers", body, idempotency_key))
 
     async def get(self, id: str) -> Computer:

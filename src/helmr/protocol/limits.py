@@ -50,6 +50,15 @@ COMMAND_LOG_BYTES: Final = 16 * MIB
 COMMANDS_KEPT_SECONDS: Final = 30 * 24 * 60 * 60
 """How long after their end Commands and their output are kept."""
 
+SECRET_BYTES: Final = 64 * KIB
+"""The longest value of a Secret."""
+SECRET_VARIABLE_BYTES: Final = 256 * KIB
+"""The values of all Secrets that one Computer has as variables, together."""
+SECRET_FILE_BYTES: Final = MIB
+"""The values of all others that it has, together."""
+SECRET_BINDINGS: Final = 64
+"""Secrets of one Computer."""
+
 CLEANUP_SECONDS: Final = 10.0
 """What a handler and its cancellation callbacks share after a stop mark [S13]."""
 

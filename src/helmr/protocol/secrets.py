@@ -42,7 +42,12 @@ RESERVED_NAMES: Final = frozenset(
 )
 """Startup and certificate variables, which the runtime sets itself."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+RESERVED_FOLDERS: Final = ("/dev", "/opt/helmr", "/proc", "/run/helmr", "/sys")
+"""What the runtime itself shows there."""
+PLACEHOLDER_PREFIX: Final = "hlmr_ph_"
+
+NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_NAME: Final = re.compile(NAME_PATTERN)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 
@@ -57,6 +62,15 @@ class SecretBinding:
     mode: SecretMode = "raw"
     allowed_origins: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where a Computer has it: env:NAME or file:/path."""
+        return f"env:{self.env}" if self.env else f"file:{self.file}"
+
+
+def is_secret_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
 
 
 def check_variable(name: object) -> str:
@@ -79,6 +93,8 @@ def check_binding(binding: SecretBinding) -> SecretBinding:
         check_variable(binding.env)
     elif not binding.file.startswith("/") or binding.file.endswith("/") or {".", ".."} & set(binding.file.split("/")):
         raise ValueError(f"{where} needs an absolute path of a file, without dots.")
+    else:
+        _check_path(binding.file, where)
     if binding.mode == "raw":
         if binding.allowed_origins or binding.headers:
             raise ValueError(f"{where} is raw; allowed_origins and headers belong to protected ones.")
@@ -94,6 +110,14 @@ def check_binding(binding: SecretBinding) -> SecretBinding:
         allowed_origins=origins,
         headers=_headers(binding.headers or DEFAULT_HEADERS, where),
     )
+
+
+def _check_path(path: str, where: str) -> None:
+    if "//" in path or not path.isprintable() or len(path.encode()) > 1000:
+        raise ValueError(f"{where} has a malformed path.")
+    for folder in RESERVED_FOLDERS:
+        if path == folder or path.startswith(f"{folder}/"):
+            raise ValueError(f"{where} can't lie in {folder}, which is the runtime's.")
 
 
 def _headers(headers: Sequence[str], where: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from helmr.client.computers import Computers as _Computers
 from helmr.client.deployments import Deployments as _Deployments
 from helmr.client.event_stream import EventStream as _EventStream
 from helmr.client.questions import Questions as _Questions
+from helmr.client.secrets import Secrets as _Secrets
 from helmr.client.session_ref import SessionEvents as _SessionEvents
 from helmr.client.session_ref import SessionRef as _SessionRef
 from helmr.client.session_ref import SessionTurns as _SessionTurns
@@ -35,6 +36,7 @@ Commands = mirror_of(_Commands)
 Deployments = mirror_of(_Deployments)
 EventStream = mirror_of(_EventStream)
 Questions = mirror_of(_Questions)
+Secrets = mirror_of(_Secrets)
 SessionEvents = mirror_of(_SessionEvents)
 SessionRef = mirror_of(_SessionRef)
 Sessions = mirror_of(_Sessions)

@@ -9,6 +9,7 @@ from helmr.client.client import DEFAULT_RETRY
 from helmr.client.commands import CommandOutput
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
+from helmr.client.secrets import Secrets
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, SlackRoute
 from helmr.protocol.archive import Copied
 from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage, CopyReceipt
@@ -18,6 +19,7 @@ from helmr.protocol.ids import CommandId, SessionId, TurnId
 from helmr.protocol.manifest import Manifest
 from helmr.protocol.questions import Answer
 from helmr.protocol.saves import SavePage, SaveReceipt
+from helmr.protocol.secrets import SecretBinding
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
@@ -122,10 +124,13 @@ class ComputerStream:
 class Computers:
     """Computers by their ids. Receipts say where a Computer is or goes, not that it is there."""
 
-    def create(self, template: str, *, key: str | None = None, idempotency_key: str | None = None) -> ComputerCreateReceipt:
+    def create(
+        self, template: str, *, key: str | None = None, secrets: Sequence[SecretBinding] = (), idempotency_key: str | None = None
+    ) -> ComputerCreateReceipt:
         """A Computer of a Template of the current Deployment, for Sessions to be created on; it stays until `delete` [C1].
 
-        `key` is unique within its Template until the Computer is deleted. Raises `TemplateNotFound`, `NoCurrentDeployment`,
+        `key` is unique within its Template until the Computer is deleted; `secrets` (`helmr.secret(...)`) come beside the Template's, or in
+        the place of those of the same variable or file. Raises `TemplateNotFound`, `NoCurrentDeployment`, `SecretNotFound`,
         `ComputerKeyConflict` with the occupant's `computer_id`.
         """
 
@@ -290,6 +295,7 @@ class HelmrClient:
     commands: Commands
     agents: Agents
     deployments: Deployments
+    secrets: Secrets
 
     def __init__(
         self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0, retry: RetryPolicy = DEFAULT_RETRY

@@ -34,6 +34,7 @@ VALUES = {
     "command_id": COMMAND,
     "deployment_id": DEPLOYMENT,
     "agent": "echo",
+    "secret": "TOKEN",
     "digest": DIGEST,
     "worker_id": WORKER,
     "object": DIGEST,
@@ -51,7 +52,10 @@ class Sample:
 
 SAMPLES: dict[str, Sample] = {
     "create_session": Sample(json={"agent": "echo", "input": [{"type": "text", "text": "hi"}]}),
-    "create_computer": Sample(json={"template": "tiny", "key": "k"}),
+    "create_computer": Sample(json={"template": "tiny", "key": "k", "secrets": [{"name": "A", "env": "B"}]}),
+    "create_secret": Sample(json={"name": "TOKEN", "value": "x"}),
+    "rotate_secret": Sample(json={"value": "x"}),
+    "revoke_secret": Sample(json={}),
     "enqueue_turn": Sample(json={"input": {"n": 1}}),
     "send_message": Sample(json={"content": [{"type": "text", "text": "hi"}]}),
     "read_files": Sample(query={"path": "/workspace/x"}),

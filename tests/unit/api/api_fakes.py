@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
-from helmr.protocol.ids import ComputerId, SaveId, is_id, new_id
+from helmr.protocol.ids import ComputerId, SaveId, SecretId, is_id, new_id
 from helmr.protocol.saves import Save
+from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretHolder, SecretVersion
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
@@ -27,6 +28,7 @@ from helmr.protocol.shapes import (
     Session,
     TurnState,
 )
+from helmr.protocol.wire import to_wire
 
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
@@ -45,6 +47,8 @@ ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "inter
     "computers.exec",
     "deployments.read",
     "deployments.write",
+    "secrets.read",
+    "secrets.write",
 }
 
 
@@ -146,6 +150,15 @@ def computer() -> Computer:
     )
 
 
+def secret(name: str = "TOKEN") -> Secret:
+    return Secret(id=SecretId(HOLD), name=name, version=1, created_at=TIME, created_by={"kind": "api_key", "id": SESSION})
+
+
+def known_secret(name: str) -> None:
+    if name not in ("TOKEN", HOLD):
+        raise errors.SecretNotFound()
+
+
 def known_part(worker_id: str, computer_id: str, name: str) -> None:
     """A part of a save is its worker's alone."""
     known_computer(computer_id)
@@ -213,7 +226,7 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
-            " blobs save_objects health"
+            " blobs save_objects secrets health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -391,10 +404,37 @@ class Operations:
         return Reply(json.dumps(members | {"responded_by": by, "responded_at": TIME}).encode(), world.replay)
 
     @staticmethod
-    async def computers_create(world: World, principal: Any, *, template: str, key: str | None, idempotency_key: str | None) -> Reply:
+    async def computers_create(
+        world: World, principal: Any, *, template: str, key: str | None, secrets: Sequence[Any], idempotency_key: str | None
+    ) -> Reply:
         if key == "taken":
             raise errors.ComputerKeyConflict(computer_id=COMPUTER)
         return Reply(json.dumps({"id": COMPUTER, "deployment_id": DEPLOYMENT, "template": template}).encode(), world.replay)
+
+    @staticmethod
+    async def secrets_create(world: World, principal: Any, *, name: str, value: str, idempotency_key: str | None) -> Reply:
+        return Reply(json.dumps(to_wire(secret(name))).encode(), world.replay)
+
+    @staticmethod
+    async def secrets_list(world: World, principal: Any, cursor: str | None, limit: int) -> Page[Secret]:
+        return Page(items=(secret(),), next_cursor="next")
+
+    @staticmethod
+    async def secrets_get(world: World, principal: Any, name: str) -> SecretDetails:
+        known_secret(name)
+        made = SecretVersion(version=1, created_at=TIME, created_by={"kind": "api_key", "id": SESSION}, kept=True)
+        holder = SecretHolder(computer_id=ComputerId(COMPUTER), residency="running", version=1)
+        return SecretDetails(**to_wire(secret()), versions=(made,), templates=("tiny",), computers=(holder,))
+
+    @staticmethod
+    async def secrets_rotate(world: World, principal: Any, name: str, *, value: str, idempotency_key: str | None) -> Reply:
+        known_secret(name)
+        return Reply(json.dumps(to_wire(secret())).encode(), world.replay)
+
+    @staticmethod
+    async def secrets_revoke(world: World, principal: Any, name: str, key: str | None) -> Reply:
+        known_secret(name)
+        return Reply(json.dumps(to_wire(secret())).encode(), world.replay)
 
     @staticmethod
     async def commands_execute(world: World, principal: Any, computer_id: str, **named: Any) -> Reply:

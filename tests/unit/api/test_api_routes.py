@@ -118,6 +118,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
             ("turn_id", FOREIGN_TURN),
             ("question_id", FOREIGN_QUESTION),
             ("computer_id", FOREIGN_COMPUTER),
+            ("secret", "FOREIGN"),
             ("command_id", FOREIGN_COMMAND),
             ("deployment_id", FOREIGN_DEPLOYMENT),
             ("agent", "another"),

@@ -34,6 +34,7 @@ from helmr.control.api.table import declared_routes
 from helmr.protocol.archive import Copied, packed
 from helmr.protocol.content import text
 from helmr.protocol.manifest import Manifest
+from helmr.sdk.secret import secret
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +55,14 @@ RAN: dict[str, Any] = {
     "stdout_bytes": 0,
     "stderr_bytes": 4,
     "exit_code": 0,
+}
+SECRET: dict[str, Any] = {
+    "id": HOLD,
+    "name": "TOKEN",
+    "version": 2,
+    "created_at": TIME,
+    "created_by": {"kind": "api_key", "id": HOLD},
+    "rotated_at": TIME,
 }
 ANSWERS: dict[str, Any] = {
     "run_command": {"id": COMMAND, "computer_id": COMPUTER},
@@ -98,6 +107,16 @@ ANSWERS: dict[str, Any] = {
         "next_cursor": "next",
     },
     "delete_computer": {"computer_id": COMPUTER, "status": "deleting", "residency": "cold"},
+    "create_secret": SECRET,
+    "list_secrets": {"items": [SECRET], "next_cursor": "next"},
+    "get_secret": SECRET
+    | {
+        "versions": [{"version": 2, "created_at": TIME, "created_by": {"kind": "api_key", "id": HOLD}, "kept": True}],
+        "templates": ["repo"],
+        "computers": [{"computer_id": COMPUTER, "residency": "running", "version": 1}],
+    },
+    "rotate_secret": SECRET | {"version": 3},
+    "revoke_secret": SECRET | {"revoked_at": TIME},
     "list_events": {"records": [], "next_after": 0, "has_more": False, "retained_after": 0, "sealed": False},
     "list_agents": PAGE | {"deployment_id": DEPLOYMENT},
     "get_agent": AGENT,
@@ -170,7 +189,13 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         await ref.turns.list(limit=5)
         await ref.events.list(after=4, limit=1000)
         assert [event async for event in ref.events.stream(after=4)] == []
-        assert (await client.computers.create("repo", key="k")).id == COMPUTER
+        bound = [secret("TOKEN"), secret("TOKEN", file="/t", protected=True, allowed_origins=["https://api.example.com"])]
+        assert (await client.computers.create("repo", key="k", secrets=bound)).id == COMPUTER
+        assert (await client.secrets.create("TOKEN", "value")).rotated_at == TIME
+        assert (await client.secrets.list(cursor="c", limit=3)).items[0].name == "TOKEN"
+        assert (await client.secrets.get("TOKEN")).computers[0].version == 1
+        assert (await client.secrets.rotate("TOKEN", "value")).version == 3
+        assert (await client.secrets.revoke("TOKEN")).revoked_at == TIME
         listed = await client.computers.list(status=["available", "deleted"], template="repo", cursor="c", limit=3)
         assert (listed.items[0].delete_after, listed.next_cursor) == (TIME, "next")
         assert (await client.computers.get(COMPUTER)).error.code == "refused"

@@ -8,12 +8,17 @@ from helmr.control.api.requests import ComputerQuery, CreateComputer, Nothing, P
 from helmr.control.api.route import Route
 from helmr.protocol import errors
 from helmr.protocol.shapes import Computer, ComputerCreateReceipt, ComputerPage, ComputerReceipt, SessionPage
+from helmr.protocol.wire import to_wire
 
 
 async def create(call: Call[Nothing, CreateComputer]) -> Answer:
     body = call.body
     return await call.services.computers.create(
-        call.principal, template=body.template, key=given(body.key), idempotency_key=call.idempotency_key
+        call.principal,
+        template=body.template,
+        key=given(body.key),
+        secrets=[to_wire(binding) for binding in body.secrets],
+        idempotency_key=call.idempotency_key,
     )
 
 
@@ -65,7 +70,7 @@ COMPUTER_ROUTES = (
         answer=ComputerCreateReceipt,
         status=201,
         write=True,
-        errors=(errors.NoCurrentDeployment, errors.TemplateNotFound, errors.ComputerKeyConflict),
+        errors=(errors.NoCurrentDeployment, errors.TemplateNotFound, errors.ComputerKeyConflict, errors.SecretNotFound),
     ),
     Route(
         method="GET",
@@ -129,7 +134,7 @@ COMPUTER_ROUTES = (
         answer=ComputerReceipt,
         status=202,
         write=True,
-        errors=(errors.ComputerDeleting, errors.CapacityUnavailable),
+        errors=(errors.ComputerDeleting, errors.CapacityUnavailable, errors.SecretUnavailable),
     ),
     Route(
         method="POST",
@@ -144,7 +149,7 @@ COMPUTER_ROUTES = (
         answer=ComputerReceipt,
         status=202,
         write=True,
-        errors=(errors.ComputerDeleting, errors.CapacityUnavailable),
+        errors=(errors.ComputerDeleting, errors.CapacityUnavailable, errors.SecretUnavailable),
     ),
     Route(
         method="DELETE",

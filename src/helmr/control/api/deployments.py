@@ -139,7 +139,7 @@ DEPLOYMENT_ROUTES = (
         answer=Deployment,
         status=201,
         write=True,
-        errors=(errors.BlobNotFound, errors.DefinitionInvalid, errors.ImageFailed, errors.CapacityUnavailable),
+        errors=(errors.BlobNotFound, errors.DefinitionInvalid, errors.ImageFailed, errors.CapacityUnavailable, errors.SecretNotFound),
     ),
     Route(
         method="GET",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from helmr.control.api.constraints import AtMost, Between, Bytes, Id, Matches, Wait
 from helmr.protocol import limits
+from helmr.protocol.secrets import NAME_PATTERN, ORIGINS
 from helmr.protocol.states import ComputerStatus, QuestionStatus, SessionStatus
 from helmr.protocol.unset import UNSET, UnsetType
 
@@ -21,6 +22,8 @@ AnyId = Annotated[str, Id()]
 TemplateId = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a Template's id")]
 Key = Annotated[str, Bytes(1, limits.KEY_BYTES)]
 ResponseId = Annotated[str, Bytes(1, limits.RESPONSE_ID_BYTES)]
+SecretName = Annotated[str, Matches(NAME_PATTERN, "a Secret's name")]
+SecretValue = Annotated[str, Bytes(1, limits.SECRET_BYTES)]
 Digest = Annotated[str, Matches("[0-9a-f]{64}", "a SHA-256 in lower-case hex")]
 ComputerPath = Annotated[str, Matches(r"[^\0]{1,1000}", "a path on the Computer")]
 LabelText = Annotated[str, Bytes(1, limits.LABEL_BYTES)]
@@ -56,11 +59,38 @@ class CreateSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BindSecret:
+    """A Secret as the variable `env` or the file `file`; a `protected` one as a placeholder that the proxy exchanges [X1]."""
+
+    name: SecretName
+    env: Annotated[str, Bytes(1, 128)] | UnsetType = UNSET
+    file: Annotated[str, Bytes(2, 1000)] | UnsetType = UNSET
+    mode: Literal["raw", "protected"] = "raw"
+    allowed_origins: Annotated[tuple[Annotated[str, Bytes(1, 300)], ...], AtMost(ORIGINS)] = ()
+    headers: Annotated[tuple[Annotated[str, Bytes(1, 128)], ...], AtMost(16)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateComputer:
-    """`template` is one of the current Deployment; `key` names the Computer within it until that is deleted [C1]."""
+    """`template` is one of the current Deployment; `key` names the Computer within it until that is deleted [C1]. `secrets` come beside
+    the Template's, or in the place of those of the same variable or file."""
 
     template: TemplateId
     key: Key | UnsetType = UNSET
+    secrets: Annotated[tuple[BindSecret, ...], AtMost(limits.SECRET_BINDINGS)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSecret:
+    """`value` is never told again."""
+
+    name: SecretName
+    value: SecretValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateSecret:
+    value: SecretValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

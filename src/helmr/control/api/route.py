@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from helmr.control.api.requests import Nothing
 from helmr.protocol import errors, ids
+from helmr.protocol.secrets import NAME_PATTERN, is_secret_name
 
 if TYPE_CHECKING:
     from helmr.control.api.answers import Answer
@@ -78,6 +79,9 @@ PATH_PARAMETERS: dict[str, PathParameter] = {
     "deployment_id": PathParameter(ids.is_id, errors.DeploymentNotFound, _ID, "The Deployment."),
     "agent": PathParameter(
         ids.is_definition_id, errors.AgentNotFound, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}, "The Agent's id."
+    ),
+    "secret": PathParameter(
+        is_secret_name, errors.SecretNotFound, {"type": "string", "pattern": f"^{NAME_PATTERN}$"}, "The Secret, by its name or its id."
     ),
     "worker_id": PathParameter(ids.is_id, errors.ObjectNotFound, _ID, "The worker that asks, by the id it was welcomed with."),
     "object": PathParameter(

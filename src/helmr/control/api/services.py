@@ -14,6 +14,7 @@ from helmr.protocol.commands import Command, CommandLogs, CommandPage
 from helmr.protocol.errors import HelmrError
 from helmr.protocol.link import Link, LinkEnd
 from helmr.protocol.saves import Save
+from helmr.protocol.secret_shapes import Secret, SecretDetails
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
@@ -140,7 +141,15 @@ class Questions(Protocol):
 
 
 class Computers(Protocol):
-    async def create(self, principal: Principal, *, template: str, key: str | None, idempotency_key: str | None) -> Receipt: ...
+    async def create(
+        self,
+        principal: Principal,
+        *,
+        template: str,
+        key: str | None,
+        secrets: Sequence[Mapping[str, Any]],
+        idempotency_key: str | None,
+    ) -> Receipt: ...
     async def get(self, principal: Principal, computer_id: str) -> Computer: ...
 
     async def list(
@@ -157,6 +166,19 @@ class Computers(Protocol):
 
     async def delete(self, principal: Principal, computer_id: str, idempotency_key: str | None) -> Receipt:
         """Refused while it has open Sessions; done once its worker says that nothing is left [C9]."""
+        ...
+
+
+class Secrets(Protocol):
+    """`secret` is a name or an id. No value comes back, in an error as little as in an answer [X1]."""
+
+    async def create(self, principal: Principal, *, name: str, value: str, idempotency_key: str | None) -> Receipt: ...
+    async def get(self, principal: Principal, secret: str) -> SecretDetails: ...
+    async def list(self, principal: Principal, cursor: str | None, limit: int) -> Page[Secret]: ...
+    async def rotate(self, principal: Principal, secret: str, *, value: str, idempotency_key: str | None) -> Receipt: ...
+
+    async def revoke(self, principal: Principal, secret: str, idempotency_key: str | None) -> Receipt:
+        """Once it returns, nothing new begins on Computers that have it [X2]."""
         ...
 
 
@@ -335,6 +357,8 @@ class Services(Protocol):
     def agents(self) -> Agents: ...
     @property
     def deployments(self) -> Deployments: ...
+    @property
+    def secrets(self) -> Secrets: ...
     @property
     def commands(self) -> Commands: ...
     @property

@@ -14,6 +14,7 @@ from helmr.control.api.files import FILE_ROUTES
 from helmr.control.api.questions import QUESTION_ROUTES
 from helmr.control.api.route import Route
 from helmr.control.api.saves import SAVE_ROUTES, WORKER_OBJECT_ROUTES
+from helmr.control.api.secrets import SECRET_ROUTES
 from helmr.control.api.services import Vitals
 from helmr.control.api.sessions import SESSION_ROUTES
 from helmr.control.api.system import system_routes
@@ -45,6 +46,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *FILE_ROUTES,
         *AGENT_ROUTES,
         *DEPLOYMENT_ROUTES,
+        *SECRET_ROUTES,
         *WORKER_OBJECT_ROUTES,
         *system_routes(describe, metrics),
     )

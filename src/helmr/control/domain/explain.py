@@ -37,11 +37,19 @@ class Facts:
     computer_worker_alive: bool = True
     computer_worker_drains: bool = False
     restorable: bool = False
+    secret_missing: str | None = None
+    """The Secret without which its Computer is not started [X2]."""
+    secret_reason: str = ""
+    secret_revoked: str | None = None
+    """One that the Computer has and that was revoked."""
     base_mismatch: bool = False
     wants_cpu: float = 0.0
     wants_memory: int = 0
     unclosed_children: int = 0
 
+
+MISSING: Final = "which its Environment does not have"
+"""The reason for which a Secret is missing that is not there at all."""
 
 _GONE: Final = {"deleting": " Its Computer is being deleted.", "deleted": " Its Computer is deleted."}
 
@@ -66,6 +74,14 @@ def explain(facts: Facts) -> tuple[str, str]:
         return "starting", f"{queue}; the process is starting (attempt {facts.attempt}, for {facts.starting_for:.1f} s): `init` is running."
     if facts.process == "ending":
         return "ending", f"{queue}; the previous process is ending, then a new one starts."
+    if facts.secret_revoked is not None:
+        told = f"the Computer has the Secret {facts.secret_revoked}, which was revoked"
+        return "secret_unavailable", f"{queue}; {told}: it is stopped once what runs there has ended, and started anew without it."
+    if facts.secret_missing is not None:
+        remedy = f"It goes on by itself after `helmr secret create {facts.secret_missing}`."
+        if facts.secret_reason != MISSING:
+            remedy = f"It goes on by itself after `helmr secret rotate {facts.secret_missing}` with another value."
+        return "secret_unavailable", f"{queue}; the Computer needs the Secret {facts.secret_missing}, {facts.secret_reason}. {remedy}"
     if facts.process == "ready":
         return "dispatching", f"{queue}; the next Turn is being dispatched."
     if facts.has_computer and not facts.computer_worker_alive:

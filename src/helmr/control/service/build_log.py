@@ -1,4 +1,4 @@
-"""What a build said: stored in its order, by one writer, and read in pieces while it runs. SPEC [D2]."""
+"""What a build said: stored in its order, by one writer, without values of Secrets, and read in pieces while it runs. SPEC [D2], [X2]."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final
 
+from helmr.control.domain.redaction import Redactor
 from helmr.control.service.background import until_stored
 from helmr.control.service.core import Core
 from helmr.control.store.queries import deployments
 
 LOOK_SECONDS: Final = 0.3
 """How soon a reader looks for more."""
+WAIT_SECONDS: Final = 0.05
+"""How long a piece waits for the next whose end may be the beginning of a value."""
 
 
 class BuildLog:
     """A context: lines added within it are stored, in order, when it ends, and most of them at once."""
 
-    def __init__(self, core: Core, deployment_id: Any) -> None:
+    def __init__(self, core: Core, deployment_id: Any, redactor: Redactor) -> None:
         self._core = core
+        self.redactor = redactor
+        self._redacted = redactor.stream()
         self._deployment_id = deployment_id
         self._waiting: list[str] = []
         self._more = asyncio.Event()
@@ -47,13 +52,19 @@ class BuildLog:
 
     async def _write(self) -> None:
         while True:
-            await self._more.wait()
-            self._more.clear()
+            try:
+                async with asyncio.timeout(WAIT_SECONDS if self._redacted.keeps else None):
+                    await self._more.wait()
+            except TimeoutError:
+                pass  # what is kept back is stored
             # What came while the last was stored goes in one statement.
-            text, self._waiting = "".join(self._waiting).replace("\0", "\ufffd"), []
+            self._more.clear()
+            came, self._waiting = "".join(self._waiting).replace("\0", "\ufffd"), []
+            shown = self._redacted.take(came.encode("utf-8", "replace")) if came else self._redacted.flush()
+            text = shown.decode("utf-8", "replace")
             if text:
                 await until_stored(lambda text=text: self._append(text))
-            elif self._over:
+            elif self._over and not came:
                 return
             if self._over:
                 self._more.set()

@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import structlog
 
+from helmr.control.domain.redaction import Redactor
 from helmr.control.service import render
 from helmr.control.service.background import Background, Coalesced
 from helmr.control.service.build_log import BuildLog
 from helmr.control.service.core import Core, Effects
 from helmr.control.service.links import Links, WorkerEnd
+from helmr.control.service.vault import Vault
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import deployments, identity
 from helmr.protocol import jsontext
@@ -34,8 +36,9 @@ log = structlog.get_logger("helmr.builds")
 class Builds:
     """Builds on the workers that are linked here; a Deployment stays `building` while there is none."""
 
-    def __init__(self, core: Core, links: Links) -> None:
+    def __init__(self, core: Core, links: Links, vault: Vault) -> None:
         self._core = core
+        self._vault = vault
         self._links = links
         self._background = Background()
         self._building = Coalesced(self._background, "build")
@@ -76,7 +79,7 @@ class Builds:
     async def _build(self, end: WorkerEnd, row: Any) -> bool:
         """Whether the build came to an end; not when its worker went, after which another one begins it anew."""
         manifest = read_manifest(row["manifest"])
-        said = BuildLog(self._core, row["id"])
+        said = BuildLog(self._core, row["id"], await self._redactor(row, manifest))
         error: dict[str, Any] | None = None
         async with said:
             try:
@@ -90,11 +93,18 @@ class Builds:
                 return False
             except HelmrError as failed:
                 error = {"code": failed.code, "message": failed.detail}
+            error = said.redactor.json(error)
             if error is not None:
                 said.add(str(error.get("message") or error["code"]))
         # The log is stored before the status that ends its readers.
         await self._finish(row, error)
         return True
+
+    async def _redactor(self, row: Any, manifest: Manifest) -> Redactor:
+        """No Secret is given to a build; what one finds of them elsewhere and shows is taken out of its log all the same [X2]."""
+        names = {str(binding.get("name")) for template in manifest.templates for binding in template.secrets}
+        async with self._core.database.connection() as connection:
+            return await self._vault.redactor(connection, str(row["environment_id"]), names)
 
     async def _pin(self, row: Any, manifest: Manifest, said: BuildLog) -> Manifest:
         """The manifest with every reference pinned, stored as the Deployment's own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -16,32 +16,24 @@ import structlog
 from helmr.control.service import render
 from helmr.control.service.background import Background, Coalesced, until_stored
 from helmr.control.service.command_losses import lose_commands
+from helmr.control.service.command_output import Frame, Said, next_batch
 from helmr.control.service.core import Core, Effects
+from helmr.control.service.exposures import why_not
 from helmr.control.service.guests import CommandRun, Seat
 from helmr.control.service.processes import Processes
 from helmr.control.service.roster import Roster
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import commands, computers
+from helmr.control.store.queries import commands, computers, secrets
 from helmr.protocol import frames, jsontext
+from helmr.protocol.errors import ComputerDeleting, HelmrError
 from helmr.protocol.limits import CLEANUP_SECONDS, COMMAND_LOG_BYTES, MIB
 from helmr.protocol.link import control
 from helmr.protocol.states import COMMAND_ENDED
 
-BATCH_FRAMES: Final = 256
-BATCH_BYTES: Final = MIB
 QUEUE_BYTES: Final = 32 * MIB
 """A supervisor keeps 4 MiB unacknowledged; one that has said so much more is none of ours (I4)."""
 
 log = structlog.get_logger("helmr.commands")
-
-
-class Said(msgspec.Struct):
-    """A frame of a Command; `t` says which members count."""
-
-    t: str
-    stream: Literal["stdout", "stderr"] = "stdout"
-    data: str = ""
-    lost: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
 
 
 _decoder: Final = msgspec.json.Decoder(Said)
@@ -81,21 +73,32 @@ class CommandRuns:
         if row["status"] != "queued":
             return "nothing"
         if computer["status"] != "available":
-            error = render.error("computer_deleting", "The Computer was deleted before the Command began.")
-            await commands.end_command(connection, id=command_id, status="system_failed", exit_code=None, exit_signal=None, error=error)
-            effects.commands.add(command_id)
-            return "nothing"
+            return await self._refuse(
+                connection, effects, command_id, ComputerDeleting("The Computer was deleted before the Command began.")
+            )
         if computer["residency"] != "running":
             moved = await self._processes.set_going(connection, effects, computer)
+            if moved == "secret":
+                return await self._refuse(connection, effects, command_id, await why_not(connection, computer["id"]))
             if moved == "moving":
                 effects.commands.add(command_id)
             return moved
+        if await secrets.revoked_on(connection, computer_id=computer["id"]) is not None:
+            return await self._refuse(connection, effects, command_id, await why_not(connection, computer["id"]))
         if await computers.worker_drains(connection, id=computer["worker_id"]):
             return "waiting"
         await commands.start_command(connection, id=command_id, channel=await computers.take_channel(connection, id=computer["id"]))
         effects.commands.add(command_id)
         effects.command_computers.add(str(computer["id"]))
         return "command"
+
+    @staticmethod
+    async def _refuse(connection: Connection, effects: Effects, command_id: str, why: HelmrError) -> str:
+        """It does not begin: somebody waits for it now, so it waits for nobody."""
+        error = render.error(why.code, why.detail)
+        await commands.end_command(connection, id=command_id, status="system_failed", exit_code=None, exit_signal=None, error=error)
+        effects.commands.add(command_id)
+        return "nothing"
 
     async def _sync(self, computer_id: str) -> None:
         seat = self._roster.seat_of(computer_id)
@@ -173,6 +176,7 @@ class CommandRuns:
             self._roster.kill(seat.computer_id, run.channel, "protocol_violated")
             return
         run.queue.append((frame.op, said, data))
+        run.more.set()
         run.queued_bytes += len(frame.payload)
         self._drain(seat, run)
 
@@ -185,6 +189,7 @@ class CommandRuns:
             forget()
 
         run.last = last
+        run.more.set()
         self._drain(seat, run)
 
     async def exited_unheard(self, computer_id: str, channel: int, said: Mapping[str, Any]) -> None:
@@ -202,11 +207,7 @@ class CommandRuns:
     async def _store_all(self, seat: Seat, run: CommandRun) -> None:
         try:
             while run.queue:
-                batch: list[tuple[int, Said, bytes]] = []
-                size = 0
-                while run.queue and len(batch) < BATCH_FRAMES and size < BATCH_BYTES:
-                    batch.append(run.queue.popleft())
-                    size += len(batch[-1][2])
+                batch = await next_batch(run, seat.handed.redactor)
                 await until_stored(lambda batch=batch: self._store(run, batch))
                 run.stored = batch[-1][0]
                 run.queued_bytes = sum(len(said.data) for _, said, _ in run.queue)
@@ -218,7 +219,7 @@ class CommandRuns:
         finally:
             run.draining = False
 
-    async def _store(self, run: CommandRun, batch: list[tuple[int, Said, bytes]]) -> None:
+    async def _store(self, run: CommandRun, batch: list[Frame]) -> None:
         async def work(connection: Connection, effects: Effects) -> None:
             row = await commands.lock_command(connection, id=run.command_id)
             if row is None or row["channel"] != run.channel or row["status"] in COMMAND_ENDED:
@@ -332,7 +333,7 @@ def _start(seat: Seat, row: Any) -> bytes:
         computer=seat.computer_id,
         channel=row["channel"],
         argv=jsontext.loads(row["argv"]),
-        env=jsontext.loads(row["env"]),
+        env={**seat.handed.variables, **jsontext.loads(row["env"])},
         stdin=base64.b64encode(row["stdin"] or b"").decode(),
         timeout_ms=row["timeout_ms"],
         **members,

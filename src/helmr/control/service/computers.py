@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 from helmr.control.service import render
 from helmr.control.service.asked import check_computer_key, decode_cursor, encode_cursor
 from helmr.control.service.core import Core, Effects, notify_worker, retry_of
 from helmr.control.service.deletions import Deletions
+from helmr.control.service.exposures import require_secrets, why_not
 from helmr.control.service.manifests import Manifests, made_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.processes import Processes
@@ -23,13 +25,17 @@ from helmr.protocol.errors import (
     CapacityUnavailable,
     ComputerKeyConflict,
     ComputerNotFound,
+    InvalidValue,
     NoCurrentDeployment,
     SaveUnavailable,
     TemplateNotFound,
 )
+from helmr.protocol.handing import read_bindings
 from helmr.protocol.ids import ComputerId, DeploymentId, SaveId, is_id, new_id
+from helmr.protocol.limits import SECRET_BINDINGS
 from helmr.protocol.manifest import TemplateManifest
 from helmr.protocol.saves import Save, SavePage
+from helmr.protocol.secrets import SecretBinding
 from helmr.protocol.shapes import (
     Computer,
     ComputerPage,
@@ -59,21 +65,41 @@ class Computers:
         self._deletions = deletions
         self._saves = taken
 
-    async def create(self, principal: Principal, *, template: str, key: str | None, idempotency_key: str | None) -> Reply:
+    async def create(
+        self,
+        principal: Principal,
+        *,
+        template: str,
+        key: str | None,
+        secrets: Sequence[Mapping[str, Any]] = (),
+        idempotency_key: str | None,
+    ) -> Reply:
         """A Computer of a Template of the current Deployment, cold until somebody needs it; it goes only by `delete` [C1], [C9].
 
-        Raises `NoCurrentDeployment`, `TemplateNotFound`, and `ComputerKeyConflict` with the occupant's `computer_id`: a key is unique
-        within Environment and Template, until its Computer is deleted.
+        `secrets` are bindings beside the Template's, or in the place of those of the same variable or file; they must be there [X1], [X2].
+
+        Raises `InvalidValue`, `SecretNotFound`, `NoCurrentDeployment`, `TemplateNotFound`, and `ComputerKeyConflict` with the occupant's
+        `computer_id`: a key is unique within Environment and Template, until its Computer is deleted.
         """
         principal.require("computers.write")
         check_computer_key(key)
-        retry = retry_of(principal, "computers.create", "", idempotency_key, {"template": template, "key": key})
+        retry = retry_of(
+            principal,
+            "computers.create",
+            "",
+            idempotency_key,
+            {"template": template, "key": key, **({"secrets": list(secrets)} if secrets else {})},
+        )
+        own = _bindings(secrets, "The request")
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
             deployment_id, found = await self._template(connection, principal, template)
+            if own:
+                await require_secrets(connection, principal.environment_id, [binding.name for binding in own])
+                found = replace(found, secrets=_joined(found, own))
             computer_id = await self._insert(connection, principal, deployment_id, found, key)
             receipt = {"id": computer_id, "deployment_id": deployment_id, "template": found.id}
             return await retry.remember(connection, jsontext.dumps(receipt), None)
@@ -205,7 +231,10 @@ class Computers:
         computer_id, residency = str(computer["id"]), computer["residency"]
         await computers.keep_awake(connection, id=computer_id, seconds=KEPT_SECONDS)
         if residency in ("cold", "unavailable", "hibernated"):
-            if await self._processes.set_going(connection, effects, computer) != "moving":
+            going = await self._processes.set_going(connection, effects, computer)
+            if going == "secret":
+                raise await why_not(connection, computer_id)
+            if going != "moving":
                 raise CapacityUnavailable()
         elif residency == "hibernating":
             await self._sleeping.wake(connection, effects, computer_id)
@@ -283,6 +312,22 @@ class Computers:
             count=count,
         )
         return rows
+
+
+def _bindings(data: Sequence[Any], where: str) -> tuple[SecretBinding, ...]:
+    try:
+        return read_bindings(data, where)
+    except ValueError as error:
+        raise InvalidValue(str(error)) from None
+
+
+def _joined(template: TemplateManifest, own: Sequence[SecretBinding]) -> tuple[Mapping[str, Any], ...]:
+    """The Template's bindings, with those of the request."""
+    places = {binding.place for binding in own}
+    joined = [*(binding for binding in _bindings(template.secrets, "The Template") if binding.place not in places), *own]
+    if len(joined) > SECRET_BINDINGS:
+        raise InvalidValue(f"A Computer has at most {SECRET_BINDINGS} Secrets.")
+    return tuple(to_wire(binding) for binding in joined)
 
 
 async def _known(connection: Connection, principal: Principal, computer_id: str) -> Any:

@@ -19,11 +19,20 @@ from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import deployments, identity
+from helmr.control.store.queries import deployments, identity, secrets
 from helmr.objects.listing import File, read_listing
 from helmr.objects.store import BlobStore, check_digest
 from helmr.protocol import jsontext
-from helmr.protocol.errors import BlobNotFound, Conflict, DefinitionInvalid, DeploymentNotFound, InvalidValue, NoCurrentDeployment
+from helmr.protocol.errors import (
+    BlobNotFound,
+    Conflict,
+    DefinitionInvalid,
+    DeploymentNotFound,
+    InvalidValue,
+    NoCurrentDeployment,
+    SecretNotFound,
+)
+from helmr.protocol.handing import read_bindings
 from helmr.protocol.ids import DeploymentId, is_definition_id, is_id, new_id
 from helmr.protocol.limits import BLOB_BYTES, MIB
 from helmr.protocol.manifest import Manifest, pinned, references
@@ -84,6 +93,7 @@ class Deployments:
             if earlier is not None:
                 return earlier, ""
             environment = await identity.lock_environment(connection, id=principal.environment_id)
+            await _check_secrets(connection, principal, given)
             if fresh:
                 await deployments.renew_digests(
                     connection, environment_id=principal.environment_id, references=list(fresh), digests=list(fresh.values())
@@ -234,6 +244,27 @@ async def _row(connection: Connection, principal: Principal, deployment_id: str)
     return row
 
 
+async def _check_secrets(connection: Connection, principal: Principal, manifest: Manifest) -> None:
+    """Every Secret that a Template binds is there. Raises `SecretNotFound` naming the Agent's file and line."""
+    names = {str(binding["name"]) for template in manifest.templates for binding in template.secrets}
+    if not names:
+        return
+    missing = {row["name"] for row in await secrets.missing_names(connection, environment_id=principal.environment_id, names=sorted(names))}
+    for template in manifest.templates:
+        for binding in template.secrets:
+            if (name := str(binding["name"])) in missing:
+                user = next((agent for agent in manifest.agents if agent.template == template.id), None)
+                where = {} if user is None else {"file": user.file, "line": user.line}
+                place = "" if user is None else f"{user.file}:{user.line}: "
+                raise SecretNotFound(
+                    f"{place}The Template {template.id} binds the Secret {name}, which the Environment does not have.",
+                    hint=f"helmr secret create {name}",
+                    secret=name,
+                    template=template.id,
+                    **where,
+                )
+
+
 def _check_manifest(manifest: Mapping[str, Any]) -> Manifest:
     """The manifest as a value. The project checked it with better messages; here it must only be sound."""
     try:
@@ -250,6 +281,10 @@ def _check_manifest(manifest: Mapping[str, Any]) -> Manifest:
         if agent.template not in templates:
             raise DefinitionInvalid(f"Agent {agent.id} names the Template {agent.template!r}, which the manifest lacks.")
     for template in checked.templates:
+        try:
+            read_bindings(template.secrets, f"Template {template.id}")
+        except ValueError as error:
+            raise DefinitionInvalid(str(error)) from None
         if template.cpu <= 0 or template.memory < 16 * MIB or template.pids < 1:
             raise DefinitionInvalid(f"Template {template.id} needs CPU, at least 16 MiB of memory, and a process.")
     check_digest(checked.bundle)

@@ -9,10 +9,10 @@ from helmr.control.service.authority import session_of
 from helmr.control.service.core import Core
 from helmr.control.service.manifests import Manifests, template_of
 from helmr.control.service.principals import Principal
-from helmr.control.service.processes import base_of
 from helmr.control.service.sessions import row_id
+from helmr.control.service.starting import base_of
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, identity, questions, sessions, turns
+from helmr.control.store.queries import computers, identity, questions, secrets, sessions, turns
 from helmr.protocol import jsontext
 from helmr.protocol.shapes import Explanation
 
@@ -74,6 +74,10 @@ class Explanations:
         }
         facts["computer_worker_drains"] = worker is not None and worker["draining"]
         facts["restorable"] = computer["save_id"] is not None
+        if computer["waits_secret"] is not None:
+            facts |= {"secret_missing": computer["waits_secret"], "secret_reason": computer["waits_reason"]}
+        if computer["residency"] not in ("cold", "unavailable"):
+            facts["secret_revoked"] = await secrets.revoked_on(connection, computer_id=computer["id"])
         base = base_of(computer)
         if base is not None and not facts["computer_worker_alive"]:
             facts["base_mismatch"] = all(room["base"] != base for room in await computers.rooms(connection, soon=False))

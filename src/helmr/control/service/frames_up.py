@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from helmr.control.domain.redaction import Redactor
 from helmr.protocol import jsontext
 from helmr.protocol.errors import HelmrError
 from helmr.protocol.limits import CONTENT_BYTES, CONTENT_PARTS, JSON_DEPTH, RESPONSE_BYTES, RESULT_BYTES
@@ -142,8 +143,8 @@ def question(raw: msgspec.Raw) -> bytes:
         raise FrameRefused(f"a question is malformed: {error.detail}") from None
 
 
-def error(raw: msgspec.Raw) -> tuple[bytes, bytes] | None:
-    """The stored error, and the event's data of it (code and message), or None when none was given."""
+def error(raw: msgspec.Raw, redactor: Redactor) -> tuple[bytes, bytes] | None:
+    """The stored error, and the event's data of it (code and message), or None when none was given. Without values of Secrets [X2]."""
     data = bytes(raw)
     if not data:
         return None
@@ -151,9 +152,9 @@ def error(raw: msgspec.Raw) -> tuple[bytes, bytes] | None:
         raise FrameRefused(f"an error of {len(data)} bytes; at most {CONTENT_BYTES} are allowed")
     try:
         found = _error.decode(data)
-        members = {"code": found.code} | ({"message": found.message} if found.message else {})
+        members = {"code": found.code} | ({"message": redactor.text(found.message)} if found.message else {})
         event = jsontext.dumps(members)
-        stored = jsontext.dumps(members | {"details": found.details}) if found.details else event
+        stored = jsontext.dumps(members | {"details": redactor.json(found.details)}) if found.details else event
     except (msgspec.MsgspecError, UnicodeError, RecursionError, HelmrError) as caught:
         raise FrameRefused(f"an error is malformed: {caught}") from None
     return stored, event

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from helmr.control.domain.redaction import Redactor
 from helmr.control.service import frames_up, render, stops
 from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.frames_up import FrameRefused, Up
@@ -42,7 +43,7 @@ async def apply(core: Core, guest: Guest, op: int, frame: Up) -> Verdict:
         if not _of_running_turn(session, frame):
             return "done"
         if frame.t == "turn.stopping":
-            return await _stopping(connection, effects, session, frame)
+            return await _stopping(connection, effects, session, frame, guest.seat.handed.redactor)
         if frame.t in ("messages.open", "messages.closed"):
             opens = frame.t == "messages.open" and session["stop_cause"] is None
             await sessions.set_accepting(connection, id=guest.session_id, accepting=opens, last_op=op)
@@ -78,13 +79,13 @@ async def _init_done(connection: Connection, effects: Effects, session: Any, op:
     return "done"
 
 
-async def _stopping(connection: Connection, effects: Effects, session: Any, frame: Up) -> Verdict:
+async def _stopping(connection: Connection, effects: Effects, session: Any, frame: Up, redactor: Redactor) -> Verdict:
     """A stop mark that the guest makes: its handler, or its message callback, failed. The first mark stands [S11]."""
     if session["stop_cause"] is not None:
         return "done"
     if frame.cause not in ("handler_failed", "message_handler_failed"):
         raise FrameRefused("a guest marks only its own failures")
-    found = frames_up.error(frame.error)
+    found = frames_up.error(frame.error, redactor)
     await stops.mark(connection, effects, session, frame.cause, found[0] if found else render.error(frame.cause))
     return "done"
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from helmr.control.domain.redaction import RedactedStream
 from helmr.control.service.frames_up import Up
 from helmr.control.service.stream_run import StreamRun
+from helmr.control.service.vault import NOTHING, Handed
 from helmr.protocol import frames
 from helmr.protocol.link import Link, guest
 
@@ -31,6 +33,7 @@ class Guest:
         "hot",
         "idle",
         "last_turn",
+        "logs",
         "lost",
         "number",
         "offence",
@@ -81,6 +84,8 @@ class Guest:
         """The Turn that was told to stop."""
         self.ended = False
         """It was told that no Turn comes any more."""
+        self.logs: dict[str, Any] = {}
+        """What it writes to its standard output and error, on its way to whoever shows that."""
         self.lost = False
         self.sent_messages: set[str] = set()
         self.answered: set[int] = set()
@@ -170,6 +175,10 @@ class CommandRun:
     told_stop: bool = False
     queue: deque[tuple[int, Any, bytes]] = field(default_factory=deque[tuple[int, Any, bytes]])
     queued_bytes: int = 0
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something is queued, or its scope has ended."""
+    redacted: dict[str, RedactedStream] = field(default_factory=dict[str, RedactedStream])
+    """Its two streams, as they are stored."""
     draining: bool = False
     last: Callable[[], Awaitable[None]] | None = None
     """What is to be done once all that it said is stored."""
@@ -185,6 +194,8 @@ class Seat:
     slot: int
     link: Link
     worker_id: str
+    handed: Handed = NOTHING
+    """The Secrets that it was started with [X1]."""
     attached: bool = False
     guests: dict[int, Guest] = field(default_factory=dict[int, Guest])
     commands: dict[int, CommandRun] = field(default_factory=dict[int, "CommandRun"])

@@ -108,7 +108,7 @@ class Hearing:
             return
         if frame.status not in ("completed", "failed", "stopped"):
             raise FrameRefused("a Turn settles as completed, failed or stopped")
-        failure = frames_up.error(frame.error)
+        failure = frames_up.error(frame.error, guest.seat.handed.redactor)
         result = frames_up.result(frame.result)
         if result is None and frame.status == "completed":
             raise FrameRefused("a completed Turn has a result, if only null")
@@ -232,7 +232,7 @@ class Hearing:
     async def _apply(self, guest: Guest, op: int, frame: Up) -> None:
         verdict = await until_stored(lambda: guest_ops.apply(self._core, guest, op, frame))
         if verdict == "init_failed":
-            failure = frames_up.error(frame.error)
+            failure = frames_up.error(frame.error, guest.seat.handed.redactor)
             message = jsontext.loads(failure[0]).get("message") if failure else None
             await until_stored(lambda: self._processes.ended(guest.session_id, guest.number, "init_failed", message=message))
         elif verdict == "undrained":

@@ -27,7 +27,7 @@ def session_start(seat: Seat, row: Any, manifest: Manifest) -> bytes:
         channel=row["channel"],
         bundle=manifest.bundle,
         preload=list(agent.preload),
-        environment={},
+        environment=seat.handed.variables,
         open={
             "t": "session.open",
             "session": session,

@@ -17,6 +17,7 @@ from helmr.control.service.core import Core
 from helmr.control.service.deletions import Deletions
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.draining import Draining
+from helmr.control.service.evictions import Evictions
 from helmr.control.service.greeting import Greeting
 from helmr.control.service.guests import Seat
 from helmr.control.service.histories import Histories
@@ -25,7 +26,9 @@ from helmr.control.service.pressure import Pressure, PressureNotices
 from helmr.control.service.processes import DRAINED, Processes
 from helmr.control.service.reconciling import Reconciling
 from helmr.control.service.save_orders import SaveOrders
+from helmr.control.service.session_logs import LogLine, SessionLogs
 from helmr.control.service.sleeping import Sleeping, how_slept
+from helmr.control.service.vault import Vault
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import commands, computers, processes
 from helmr.protocol.link import Link, control
@@ -43,9 +46,6 @@ _FACTS: Final = ("code", "signal", "limit", "peak", "ended", "seconds")
 
 log = structlog.get_logger("helmr.links")
 
-LogLine = Callable[[str, str, str], None]
-"""(session id, stream, text)"""
-
 
 class Links:
     """All worker links of this control plane."""
@@ -61,6 +61,7 @@ class Links:
         saving: SaveOrders,
         pressed: Pressure,
         draining: Draining,
+        vault: Vault,
         *,
         plane_id: str,
         on_log: LogLine | None = None,
@@ -72,7 +73,9 @@ class Links:
         self._histories = histories
         self._saving = saving
         self._plane_id = plane_id
-        self._on_log = on_log
+        self._vault = vault
+        self._logs = SessionLogs(on_log)
+        self.evictions = Evictions(core, dispatcher.roster, work, vault)
         self.dispatcher = dispatcher
         self.background = Background()
         self._ends: dict[str, WorkerEnd] = {}
@@ -122,6 +125,7 @@ class Links:
             if end is not None:
                 await self.tell(end, row)
                 await self._saving.tell(end, computer_id)
+                await self.evictions.look(end, computer_id)
 
     async def rest(self) -> None:
         """Stop the running Computers here whose Sessions are all closed and gone: they hold capacity for nobody. Their files stay [C10]."""
@@ -163,7 +167,7 @@ class Links:
         elif kind == "session.exited":
             self._exited(end, said)
         elif kind == "session.log":
-            self._log(end, said)
+            self._logs.hear(end.seat_of(said["computer"]), said)
         elif kind in ("image.log", "image.built", "image.resolved"):
             hear = end.builds.get(said["request"])
             if hear is not None:
@@ -263,6 +267,7 @@ class Links:
             row = await computers.computer_row(connection, id=computer_id)
             alive = await processes.alive_on(connection, computer_id=computer_id)
             alive += await commands.alive_briefly(connection, computer_id=computer_id)
+            handed = await self._vault.handed(connection, row)
         seat = Seat(
             computer_id=computer_id,
             environment_id=str(row["environment_id"]),
@@ -270,11 +275,12 @@ class Links:
             slot=end.slot(),
             link=end.link,
             worker_id=end.worker_id or "",
+            handed=handed,
         )
         end.seats[seat.slot] = seat
         self.dispatcher.roster.add_seat(seat)
         acked = {str(session["channel"]): session["last_op"] for session in alive}
-        end.link.send(control("computer.attach", computer=computer_id, fence=fence, slot=seat.slot, acked=acked))
+        end.link.send(control("computer.attach", computer=computer_id, fence=fence, slot=seat.slot, acked=acked, **handed.to_attach()))
 
     async def _attached(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         seat = end.seats.get(said["slot"])
@@ -329,12 +335,6 @@ class Links:
 
         self.dispatcher.exited(seat, channel, work)
 
-    def _log(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
-        seat = end.seat_of(said["computer"])
-        guest = seat.guests.get(int(said["channel"])) if seat is not None else None
-        if guest is not None and self._on_log is not None:
-            self._on_log(guest.session_id, said["stream"], said["text"])
-
     # --- placing ------------------------------------------------------------------------------------------------------------
 
     async def _session_of(self, computer_id: str, channel: int) -> str | None:
@@ -388,6 +388,7 @@ class Links:
                 end.unattached.discard(str(row["id"]))
                 await self.attach(end, str(row["id"]), row["fence"])
         await self._saving.tell(end)
+        await self.evictions.look(end)
         for seat in list(end.seats.values()):
             await self.dispatcher.telling.look(seat)
             await self.dispatcher.commands.look(seat)

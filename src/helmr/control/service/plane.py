@@ -22,11 +22,12 @@ from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.draining import Draining
 from helmr.control.service.events import Events
 from helmr.control.service.explaining import Explanations
+from helmr.control.service.exposures import Exposures
 from helmr.control.service.health import Health
 from helmr.control.service.histories import Histories
 from helmr.control.service.hub import Hub
 from helmr.control.service.keyring import Keyring
-from helmr.control.service.links import Links, LogLine
+from helmr.control.service.links import Links
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.pressure import Pressure
 from helmr.control.service.principals import Principals
@@ -38,12 +39,16 @@ from helmr.control.service.retention import Retention
 from helmr.control.service.save_objects import SaveObjects
 from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.saves import SAVE_AFTER_SECONDS, Saves
+from helmr.control.service.secrets import Secrets
+from helmr.control.service.session_logs import LogLine
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.sleeping import Sleeping
+from helmr.control.service.starting import Starting
 from helmr.control.service.turns import Turns
+from helmr.control.service.vault import Vault
 from helmr.control.store.flush import PostgresFlush
 from helmr.control.store.pool import Database
-from helmr.control.store.queries import identity
+from helmr.control.store.queries import identity, masterkeys
 from helmr.objects import ObjectStore
 from helmr.objects.store import BlobStore
 from helmr.protocol.ids import new_id
@@ -57,7 +62,7 @@ class PlaneConfig:
     worker_token: str | None = None
     """The credential that workers present on a link over the network; None refuses them all."""
     keyring: Keyring | None = None
-    """The master keys; without them no saves are taken."""
+    """The master keys; without them no saves are taken, and there are no Secrets."""
     objects: ObjectStore | None = None
     """Where saves lie; without it none are taken."""
     save_after_seconds: float = SAVE_AFTER_SECONDS
@@ -96,14 +101,17 @@ class ControlPlane:
         self.save_objects = SaveObjects(core, config.objects)
         restoring = Restoring(core, self.saves)
         self.sleeping = Sleeping(core, manifests, self.saves)
-        self.processes = Processes(core, manifests, self.sleeping, restoring)
+        vault = Vault(config.keyring)
+        self.exposures = Exposures(core)
+        self.secrets = Secrets(core, manifests, vault, self.exposures)
+        self.processes = Processes(core, manifests, self.sleeping, restoring, Starting(self.sleeping, restoring, vault))
         self.histories = Histories(core, self.processes)
         self.histories.on_changed = self._history_changed
         self.deletions = Deletions(core, self.processes)
         self.computers = Computers(core, manifests, self.sessions, self.sleeping, self.processes, self.deletions, self.saves)
         self.dispatcher = Dispatcher(core, manifests, self.controls, self.processes, self.sleeping, plane_id=self.id)
         self.streams = self.dispatcher.streams
-        orders = SaveOrders(core, self.saves, restoring)
+        orders = SaveOrders(core, self.saves, restoring, vault)
         self.pressure = Pressure(core)
         self.links = Links(
             core,
@@ -115,10 +123,11 @@ class ControlPlane:
             orders,
             self.pressure,
             Draining(core, self.saves),
+            vault,
             plane_id=self.id,
             on_log=on_log,
         )
-        self.builds = Builds(core, self.links)
+        self.builds = Builds(core, self.links, vault)
         self.commands = Commands(core)
         self.deployments = Deployments(core, manifests, blobs, self.builds)
         self.blobs = Blobs(core, blobs)
@@ -132,6 +141,9 @@ class ControlPlane:
             await self.database.run(self._keyring.prove)
         await self.histories.look()
         await self.beat()
+        if self._keyring is not None:
+            async with self.database.connection() as connection:
+                await masterkeys.tell_versions(connection, plane_id=self.id, versions=list(self._keyring.versions))
         await self._batcher.start()
         self._started_at = time.monotonic()
 

@@ -36,6 +36,8 @@ PERMISSIONS: Final = (
     "computers.exec",
     "deployments.read",
     "deployments.write",
+    "secrets.read",
+    "secrets.write",
 )
 
 _PERMISSION_OF: Final = MappingProxyType(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, Literal
 
-from helmr.control.domain.placement import Room, choose_worker
 from helmr.control.domain.processes import End, after_end
 from helmr.control.domain.trees import decide_hold
 from helmr.control.service import render, stops
@@ -17,13 +16,14 @@ from helmr.control.service.core import Core, Effects, record
 from helmr.control.service.manifests import Manifests, made_of, template_of
 from helmr.control.service.restoring import SYSTEM, Restoring
 from helmr.control.service.sleeping import ASLEEP, Sleeping
+from helmr.control.service.starting import Starting
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, identity, processes, saves, sessions
+from helmr.control.store.queries import computers, identity, processes, saves, secrets, sessions
 from helmr.protocol import jsontext
 from helmr.protocol.ids import new_id
 from helmr.protocol.wire import to_wire
 
-Placed = Literal["nothing", "waiting", "full", "moving", "process"]
+Placed = Literal["nothing", "waiting", "full", "secret", "moving", "process"]
 _ON_ITS_HOST: Final = ("starting", "running", "hibernating", "waking")
 """Where a Computer is something that its host's end loses."""
 DRAINED: Final = "worker_draining"
@@ -32,17 +32,19 @@ _LOST: Final = {"code": "worker_lost", "message": "The Computer's host does not 
 
 
 class Processes:
-    def __init__(self, core: Core, manifests: Manifests, sleeping: Sleeping, restoring: Restoring) -> None:
+    def __init__(self, core: Core, manifests: Manifests, sleeping: Sleeping, restoring: Restoring, starting: Starting) -> None:
         self._core = core
         self._manifests = manifests
         self._sleeping = sleeping
         self._restoring = restoring
+        self.set_going = starting.set_going
 
     async def place(self, session_id: str) -> tuple[Placed, str | None]:
         """Give a Session that has runnable work a Computer that is awake, and on it a process. Idempotent.
 
         Returns what it did and the Computer: nothing (no need), waiting (a back-off, or the Computer is on its way), full (no room),
-        moving (it is to be started or woken now), process (a channel was allocated: it is to be started now).
+        secret (one that it needs isn't there, or was revoked), moving (it is to be started or woken now), process (a channel was allocated:
+        it is to be started now).
         """
 
         async def work(connection: Connection, effects: Effects) -> tuple[Placed, str | None]:
@@ -76,37 +78,13 @@ class Processes:
             return "waiting"
         if await computers.worker_drains(connection, id=computer["worker_id"]):
             return "waiting"
+        if await secrets.revoked_on(connection, computer_id=computer["id"]) is not None:
+            return "secret"  # it is stopped before long
         environment = await identity.environment_row(connection, id=session["environment_id"])
         channel = await computers.take_channel(connection, id=computer["id"])
         await processes.start_process(connection, id=session["id"], channel=channel, max_init_ms=environment["max_init_ms"])
         effects.guests.add(str(session["id"]))
         return "process"
-
-    async def set_going(self, connection: Connection, effects: Effects, computer: Any) -> Literal["waiting", "full", "moving"]:
-        """Within a transaction that holds the Computer's lock: have it run if it stands still and there is room for it: on its host, or, if
-        it is lost with that and there is a save, elsewhere [C5], [C10]. What ran on a lost one must all be told before it is restored."""
-        residency = computer["residency"]
-        if residency not in ("cold", "unavailable", "hibernated"):
-            return "waiting"
-        restorable = residency == "unavailable" and computer["save_id"] is not None and not await self._host_answers(connection, computer)
-        if restorable and await processes.alive_on(connection, computer_id=computer["id"]):
-            return "waiting"
-        worker = await self.room(connection, computer, elsewhere=restorable)
-        if worker is None:
-            return "full"
-        if residency == "hibernated":
-            await self._sleeping.wake(connection, effects, str(computer["id"]))
-        elif restorable:
-            await self._restoring.begin(connection, effects, computer, worker, save_id=computer["save_id"])
-        else:
-            await computers.begin_start(connection, id=computer["id"], worker_id=worker)
-            effects.computers.add(str(computer["id"]))
-        return "moving"
-
-    @staticmethod
-    async def _host_answers(connection: Connection, computer: Any) -> bool:
-        worker = await computers.worker_row(connection, id=computer["worker_id"])
-        return worker is not None and worker["alive"]
 
     async def _wake_to_end(self, connection: Connection, effects: Effects, session: Any) -> tuple[Placed, str | None]:
         """A process that is to end can't while its Computer sleeps; it is woken for that whatever room there is."""
@@ -358,27 +336,6 @@ class Processes:
         await record(connection, effects, str(session["id"]), [(None, "computer.assigned", render.data(computer_id=computer_id))])
         return await computers.lock_computer(connection, id=computer_id)
 
-    async def room(self, connection: Connection, computer: Any, *, elsewhere: bool = False) -> Any:
-        """The worker that takes it: its own host when it has been somewhere, else the one with the most room [C10]. With `elsewhere` any
-        host but its own; one made `from_host()` needs a host of the same base."""
-        await computers.lock_placement(connection)
-        rows = await computers.rooms(connection, soon=False)
-        rooms = [
-            Room(
-                worker=row["id"],
-                base=row["base"],
-                cpu=row["cpu"],
-                memory=row["memory"],
-                cpu_used=row["cpu_used"],
-                memory_used=row["memory_used"],
-            )
-            for row in rows
-            if not row["pressed"] or row["id"] == computer["worker_id"]
-        ]
-        if computer["worker_id"] is not None:
-            rooms = [room for room in rooms if (room.worker == computer["worker_id"]) is not elsewhere]
-        return choose_worker(rooms, computer["cpu"], computer["memory"], base=base_of(computer))
-
     async def _unwanted(self, connection: Connection, session: Any) -> tuple[Placed, str | None]:
         if session is not None and session["wanting"]:
             await processes.set_wanting(connection, id=session["id"], wanting=False)
@@ -390,8 +347,3 @@ class Processes:
         await stops.place_hold(connection, effects, session_id, "process_failed", change.holds, SYSTEM)
         for blocked in change.cancel_queued:
             await stops.cancel_queued(connection, effects, blocked)
-
-
-def base_of(computer: Any) -> str | None:
-    """The base that its host must have: None for one that was not made `from_host()`, or that was nowhere yet [A7]."""
-    return computer["base"] if jsontext.loads(computer["template"])["image"]["base"] == "host" else None

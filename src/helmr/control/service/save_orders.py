@@ -8,14 +8,16 @@ from typing import Any
 from helmr.control.service.core import Core
 from helmr.control.service.restoring import Restoring
 from helmr.control.service.saves import Saves
+from helmr.control.service.vault import Vault
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.protocol import jsontext
 from helmr.protocol.link import control
 
 
 class SaveOrders:
-    def __init__(self, core: Core, saves: Saves, restoring: Restoring) -> None:
+    def __init__(self, core: Core, saves: Saves, restoring: Restoring, vault: Vault) -> None:
         self._core = core
+        self._vault = vault
         self._saves = saves
         self._restoring = restoring
 
@@ -41,14 +43,18 @@ class SaveOrders:
         end.link.send(control("save.forget", computer=said["computer"], save=said["save"]))
 
     async def members(self, kind: str, computer: Any) -> dict[str, Any]:
-        """What an order to a worker says of a Computer, beside which it is: all that its files and its memory are made of again."""
+        """What an order to a worker says of a Computer, beside which it is: all that its files and its memory are made of again, and the
+        Secrets that it was handed."""
         if kind == "computer.start":
             said = {"environment": str(computer["environment_id"]), "template": jsontext.loads(computer["template"])}
-            return said | ({"restore": await self._restore_of(computer)} if computer["residency"] == "restoring" else {})
+            said |= {"restore": await self._restore_of(computer)} if computer["residency"] == "restoring" else {}
+            async with self._core.database.connection() as connection:
+                return said | (await self._vault.handed(connection, computer)).to_start()
         if kind in ("computer.sleep", "computer.wake"):
             async with self._core.database.connection() as connection:
                 key = await self._saves.memory_key(connection, str(computer["id"]))
-            return {} if key is None else {"key": key}
+                handed = (await self._vault.handed(connection, computer)).to_start() if kind == "computer.wake" else {}
+            return handed if key is None else handed | {"key": key}
         return {}
 
     async def _restore_of(self, computer: Any) -> dict[str, Any] | None:

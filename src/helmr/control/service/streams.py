@@ -15,6 +15,7 @@ import structlog
 from helmr.control.service.background import Background, Coalesced, until_stored
 from helmr.control.service.commands import check_arguments
 from helmr.control.service.core import Core, Effects
+from helmr.control.service.exposures import refuse_exposed, why_not
 from helmr.control.service.guests import Seat
 from helmr.control.service.principals import Principal
 from helmr.control.service.processes import Processes
@@ -68,7 +69,7 @@ class Streams:
         """A stream to a process of its own on the Computer, which is started or woken for it. Whoever opened it must `close` it.
 
         Raises `ComputerNotFound`, `ComputerDeleting`, `StreamsExhausted`, `CapacityUnavailable`, `ComputerUnreachable`,
-        `InvalidValue`.
+        `SecretUnavailable`, `InvalidValue`.
         """
         if principal.kind == "session":
             raise Forbidden("A Session has its Computer at hand: it opens no streams.")
@@ -86,7 +87,10 @@ class Streams:
         except BaseException:
             self.close(run)
             raise
-        seat.link.send(control("stream.start", computer=computer_id, channel=run.channel, stream={"kind": kind, **opening}))
+        stream = {"kind": kind, **opening}
+        if kind == "shell" and seat.handed.variables:
+            stream["env"] = {**seat.handed.variables, **(opening.get("env") or {})}
+        seat.link.send(control("stream.start", computer=computer_id, channel=run.channel, stream=stream))
         return run
 
     def close(self, run: StreamRun) -> None:
@@ -202,10 +206,14 @@ class Streams:
             raise ComputerDeleting()
         run.error = None
         if computer["residency"] != "running":
-            if await self._processes.set_going(connection, effects, computer) == "full":
+            going = await self._processes.set_going(connection, effects, computer)
+            if going == "secret":
+                raise await why_not(connection, run.computer_id)
+            if going == "full":
                 run.error = CapacityUnavailable()
                 self._on_full()
             return None
+        await refuse_exposed(connection, run.computer_id)
         if await computers.worker_drains(connection, id=computer["worker_id"]):
             run.error = ComputerUnreachable("The Computer's worker takes nothing new: it is to stop.")
             return None

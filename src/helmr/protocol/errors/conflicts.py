@@ -152,6 +152,27 @@ class CapacityWaitBlocked(Conflict):
     code = "capacity_wait_blocked"
 
 
+class SecretExists(Conflict):
+    """The Environment has a Secret of that name."""
+
+    code = "secret_exists"
+    hint = "`helmr secret rotate NAME` gives it a new value."
+
+
+class SecretRevoked(Conflict):
+    """The Secret was revoked, for good."""
+
+    code = "secret_revoked"
+    hint = "Create it again: its name is free."
+
+
+class SecretUnavailable(Conflict):
+    """The Computer needs a Secret that its Environment lacks, or holds one that was revoked."""
+
+    code = "secret_unavailable"
+    hint = "`helmr secret create NAME` makes it; what waits for it goes on by itself."
+
+
 class CursorExpired(Refused):
     """The events below `retained_after` were expired."""
 

@@ -95,3 +95,10 @@ class ObjectNotFound(Missing):
     """The object store has no such object."""
 
     code = "object_not_found"
+
+
+class SecretNotFound(Missing):
+    """There is no such Secret in this Environment."""
+
+    code = "secret_not_found"
+    hint = "`helmr secret list` shows the Secrets, `helmr secret create NAME` makes one."

@@ -46,6 +46,13 @@ class SaveUnavailable(Unavailable):
     hint = "Try again once it runs, sleeps or is cold; `helmr computer get` shows where it is."
 
 
+class SecretsUnavailable(Unavailable):
+    """This installation has no master key, so it keeps no Secrets."""
+
+    code, retryable = "secrets_unavailable", False
+    hint = "Give the control planes a file of master keys with HELMR_MASTER_KEY_FILE."
+
+
 class ComputerUnreachable(Unavailable):
     """The Computer runs, and this control plane has no way to it now."""
 

@@ -16,6 +16,7 @@ UPDATE sessions SET computer_id = :computer_id WHERE id = :session_id AND comput
 -- A cold Computer is given to a worker under a new fence; it must run within two minutes (images apart).
 UPDATE computers
 SET residency = 'starting', worker_id = :worker_id, fence = fence + 1, moves = moves + 1, error = NULL, deadline_at = clock_timestamp() + interval '15 minutes',
+    waits_secret = NULL, waits_reason = NULL, waits_since = NULL,
     base = coalesce(base, (SELECT w.base FROM workers w WHERE w.id = :worker_id))
 WHERE id = :id;
 
@@ -166,7 +167,11 @@ WHERE id = :id AND fence = :fence AND residency = 'running' AND status = 'availa
 UPDATE sessions SET process = 'asleep' WHERE computer_id = :computer_id AND process = 'ready';
 
 -- name: processes_awake(computer_id)!
-UPDATE sessions SET process = 'ready' WHERE computer_id = :computer_id AND process = 'asleep';
+-- On a Computer that has a revoked Secret they stay parked [X2].
+UPDATE sessions SET process = 'ready' WHERE computer_id = :computer_id AND process = 'asleep'
+    AND NOT EXISTS (
+        SELECT FROM computer_secrets p JOIN secrets s ON s.id = p.secret_id WHERE p.computer_id = :computer_id AND s.revoked_at IS NOT NULL
+    );
 
 -- name: idle_computers(count)
 -- Running Computers on which nobody works or is about to, longest idle first [C10]. The decision is made again under the locks.
@@ -204,7 +209,7 @@ SELECT id, worker_id, cpu, memory, base FROM (
         UNION ALL
         SELECT computer_id, opened_at FROM computer_streams WHERE channel IS NULL AND lease_until > clock_timestamp()
     ) w JOIN computers c ON c.id = w.computer_id
-    WHERE c.residency IN ('cold', 'unavailable', 'hibernated')
+    WHERE c.residency IN ('cold', 'unavailable', 'hibernated') AND c.waits_secret IS NULL
     GROUP BY c.id
 ) waiting ORDER BY place, since LIMIT 200;
 

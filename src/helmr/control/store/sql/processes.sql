@@ -6,10 +6,14 @@ SET process = 'starting', channel = :channel, last_op = 0, attempt = attempt + 1
 WHERE id = :id;
 
 -- name: process_ready(id, last_op)!
--- On a worker that drains it claims nothing: it is parked like the others there (UD-16).
+-- On a worker that drains it claims nothing: it is parked like the others there (UD-16); the same if its Computer has a revoked Secret [X2].
 UPDATE sessions
 SET process = CASE
         WHEN EXISTS (SELECT FROM computers c JOIN workers w ON w.id = c.worker_id AND w.draining WHERE c.id = sessions.computer_id)
+                OR EXISTS (
+                    SELECT FROM computer_secrets p JOIN secrets x ON x.id = p.secret_id
+                    WHERE p.computer_id = sessions.computer_id AND x.revoked_at IS NOT NULL
+                )
             THEN 'asleep' ELSE 'ready'
     END,
     initialised = true, init_deadline_at = NULL, last_op = greatest(last_op, :last_op) WHERE id = :id;
@@ -36,6 +40,7 @@ UPDATE sessions SET wanting = :wanting WHERE id = :id;
 -- Sessions for which a process should be found now: first come first served in an Environment, round robin between them [C10].
 SELECT s.id FROM sessions s JOIN turns t ON t.session_id = s.id AND t.sequence = s.claimed_turn + 1
 WHERE s.wanting AND (s.retry_at IS NULL OR s.retry_at <= clock_timestamp())
+    AND NOT EXISTS (SELECT FROM computers c WHERE c.id = s.computer_id AND c.waits_secret IS NOT NULL)
 ORDER BY row_number() OVER (PARTITION BY s.environment_id ORDER BY t.created_at, s.id), t.created_at LIMIT :count;
 
 -- name: wanting_on(computer_id)

@@ -160,6 +160,7 @@ WHERE t.session_id = :session_id AND t.status = 'completed' AND t.sequence > gre
 UPDATE computers
 SET residency = 'restoring', lost_worker_id = coalesce(lost_worker_id, worker_id), worker_id = :worker_id, restore_id = :save_id,
     fence = fence + 1, moves = moves + 1, error = NULL, slept_at = NULL, rung = NULL, save_due_at = NULL,
+    waits_secret = NULL, waits_reason = NULL, waits_since = NULL,
     deadline_at = clock_timestamp() + :seconds * interval '1 second'
 WHERE id = :id;
 
@@ -216,12 +217,6 @@ SELECT wrapped, master_version FROM data_keys WHERE owner_id = :owner_id AND pur
 -- name: insert_data_key(owner_id, purpose, wrapped, master_version)!
 INSERT INTO data_keys (owner_id, purpose, wrapped, master_version) VALUES (:owner_id, :purpose, :wrapped, :master_version)
 ON CONFLICT DO NOTHING;
-
--- name: prove_master(version, proof)!
-INSERT INTO master_keys (version, proof) VALUES (:version, :proof) ON CONFLICT DO NOTHING;
-
--- name: master_proofs()
-SELECT version, proof FROM master_keys ORDER BY version;
 
 -- name: may_put(computer_id, worker_id)$
 -- Whether the worker is taking a save of this Computer now.
