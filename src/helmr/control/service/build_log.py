@@ -21,10 +21,10 @@ WAIT_SECONDS: Final = 0.05
 class BuildLog:
     """A context: lines added within it are stored, in order, when it ends, and most of them at once."""
 
-    def __init__(self, core: Core, deployment_id: Any, redactor: Redactor) -> None:
+    def __init__(self, core: Core, deployment_id: Any, redactor: Redactor | None = None) -> None:
         self._core = core
-        self.redactor = redactor
-        self._redacted = redactor.stream()
+        self.redactor = redactor or Redactor(())
+        self._redacted = self.redactor.stream()
         self._deployment_id = deployment_id
         self._waiting: list[str] = []
         self._more = asyncio.Event()
