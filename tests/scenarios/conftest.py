@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests import programs
 
 from helmr.client import HelmrClient
 from helmr.testing.installation import Installation
@@ -16,7 +17,7 @@ PROJECT = Path(__file__).parent / "project"
 @pytest.fixture(scope="session")
 async def whole(anyio_backend: str) -> AsyncIterator[Installation]:
     """The shared installation, whatever state the test before left it in."""
-    async with Installation(PROJECT) as installation:
+    async with Installation(PROJECT, start=programs.start) as installation:
         yield installation
 
 

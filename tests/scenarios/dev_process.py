@@ -10,8 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from tests import programs
 
 from helmr.client import HelmrClient
 
@@ -21,11 +24,11 @@ TURN_SECONDS = 30.0
 
 
 class DevProcess:
-    """A running `helmr dev`; `url` and `api_key` come from its ready line."""
+    """A running `helmr dev`; `url` and `api_key` come from its ready line. `start` starts a process, as `subprocess.Popen` does."""
 
-    def __init__(self, project: Path, folder: Path, *flags: str, started: list[subprocess.Popen[str]]) -> None:
+    def __init__(self, project: Path, folder: Path, *flags: str, started: list[Any], start: Callable[..., Any] = programs.start) -> None:
         self.folder = folder
-        self.process = subprocess.Popen(
+        self.process = start(
             [sys.executable, "-m", "helmr.cli", "dev", str(project), "--data-dir", str(folder / "data"), "--json", *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -98,7 +101,7 @@ class DevProcess:
 
 
 def clean(folder: Path) -> str:
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "helmr.cli", "dev", str(folder / "project"), "--data-dir", str(folder / "data"), "--clean"],
         capture_output=True,
         text=True,

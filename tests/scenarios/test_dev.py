@@ -7,12 +7,11 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from tests.scenarios.dev_process import DevProcess, clean, processes_of
@@ -55,7 +54,7 @@ class Run(Protocol):
 @pytest.fixture
 def run(folder: Path) -> Iterator[Run]:
     """Starts `helmr dev` on a free port; what a failed test left is killed."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Any] = []
 
     def run(project: Path, *flags: str) -> DevProcess:
         return DevProcess(project, folder, *(flags or ("--port", "0")), started=started)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -70,7 +69,7 @@ async def test_an_agent_runs_in_containers_outlives_a_kill_and_clean_takes_all_o
             monkeypatch.setenv("HELMR_DOCKER", str(dockerd.socket))
             asked = Engine(dockerd.socket)
             flags = ("--port", "0", "--driver", "docker", "--no-reload")
-            started: list[subprocess.Popen[str]] = []
+            started: list[Any] = []
             first = await asyncio.to_thread(DevProcess, project, folder, *flags, started=started)
             try:
                 begun = await outcome_of(first, "one")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests import programs
 from tests.debian import ImageFolder, node_layer
 from tests.registries import Registry, need_registry
 
@@ -72,7 +73,7 @@ class Stage:
 
     def helmr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.installation.environment()}
-        return subprocess.run([sys.executable, "-m", "helmr.cli", *arguments], env=environment, capture_output=True, text=True, timeout=500)
+        return programs.run([sys.executable, "-m", "helmr.cli", *arguments], env=environment, capture_output=True, text=True, timeout=500)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ async def stage(folder: Path, anyio_backend: str) -> AsyncIterator[Stage]:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(registry.home))  # where skopeo looks for its settings
-            async with Installation(project) as installation:
+            async with Installation(project, start=programs.start) as installation:
                 yield Stage(registry, layout, project, installation, pushed)
 
 

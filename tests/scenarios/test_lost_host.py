@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import anyio
 import asyncpg
 import pytest
+from tests import programs
 
 from helmr.client import HelmrClient
 
@@ -68,7 +68,7 @@ class Installation:
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.folder, self.dsn, self.url = folder, dsn, ""
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[programs.Program] = []
         self.project = folder / "project"
         (self.project / "agents").mkdir(parents=True)
         (self.project / "agents" / "keeper.py").write_text(AGENT)
@@ -84,37 +84,37 @@ class Installation:
                 return
         raise AssertionError("it does not serve")
 
-    def worker(self, name: str) -> subprocess.Popen[str]:
+    def worker(self, name: str) -> programs.Program:
         arguments = ["worker", "--url", self.url, "--state", str(self.folder / name), "--name", name, "--drain", "1ms"]
         return self.start(arguments, HELMR_WORKER_CREDENTIAL=CREDENTIAL)
 
     def hostd(self, name: str, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "helmr.host.hostd", "--state", str(self.folder / name / "hostd"), *arguments]
 
-    def kill_host(self, worker: subprocess.Popen[str], name: str) -> None:
+    def kill_host(self, worker: programs.Program, name: str) -> None:
         """The worker is killed, and its hostd, all its Computers and their files are gone for good."""
         worker.kill()
         worker.wait()
         self.clean(name)
 
     def clean(self, name: str) -> None:
-        done = subprocess.run(self.hostd(name, "--clean"), capture_output=True, text=True, timeout=60, check=False)
+        done = programs.run(self.hostd(name, "--clean"), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
 
     def deploy(self) -> None:
         environ = {**os.environ, "HELMR_API_URL": self.url, "HELMR_API_KEY": KEY}
         command = [sys.executable, "-m", "helmr.cli", "deploy", str(self.project)]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = programs.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
 
-    def start(self, arguments: list[str], **environ: str) -> subprocess.Popen[str]:
+    def start(self, arguments: list[str], **environ: str) -> programs.Program:
         with (self.folder / f"{arguments[0]}.log").open("a") as writing:
-            process = subprocess.Popen(
+            process = programs.start(
                 [sys.executable, "-m", "helmr.cli", *arguments],
                 env={**os.environ, **environ},
-                stdin=subprocess.DEVNULL,
+                stdin=programs.DEVNULL,
                 stdout=writing,
-                stderr=subprocess.PIPE if arguments[0] == "serve" else subprocess.STDOUT,
+                stderr=programs.PIPE if arguments[0] == "serve" else programs.STDOUT,
                 text=True,
             )
         self.running.append(process)

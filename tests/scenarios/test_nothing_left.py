@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests import programs
 from tests.scenarios.watching import heard, outcome, probe
 
 from helmr.testing.host_processes import cgroups_naming, mounts_naming, naming
@@ -19,7 +20,7 @@ PROJECT = Path(__file__).parent / "project"
 async def test_an_ended_installation_leaves_nothing(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a running Turn, an idle Session and children of a handler on two Computers; killed hosts are cleaned up by the next hostd."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    async with Installation(PROJECT) as installation, installation.client() as client:
+    async with Installation(PROJECT, start=programs.start) as installation, installation.client() as client:
         running, _ = await probe(client, "children:")
         idle, other = await probe(client, "echo:done")
         await heard(running, "turn.output")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.scenarios.watching import count, heard, outcome, probe, words
 from helmr.client import HelmrClient
 from helmr.dev.host import end_hostd
 from helmr.host.worker import HostdProcess
-from helmr.testing.installation import DRAIN, Installation
+from helmr.testing.installation import DRAIN, Installation, Process
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(os.geteuid() != 0, reason="bubblewrap with all it can do needs root")]
 SESSIONS = 2
@@ -29,7 +28,7 @@ class Second:
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self._hostd = HostdProcess(installation.folder / "second-hostd", "bubblewrap")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def start(self) -> None:
         state, hostd = str(self._installation.folder / "second-worker"), str(self._hostd.folder)
@@ -72,7 +71,7 @@ async def connected(dsn: str, worker: str) -> None:
         await connection.close()
 
 
-async def restarted(process: subprocess.Popen[bytes] | None) -> None:
+async def restarted(process: Process | None) -> None:
     """SIGTERM, and wait for its end."""
     assert process is not None
     process.send_signal(signal.SIGTERM)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests import programs
 
 from helmr.client import HelmrClient
 
@@ -28,9 +29,9 @@ class Installation:
         self.folder = folder
         self.url = ""
         self._dsn = dsn
-        self._running: list[subprocess.Popen[str]] = []
+        self._running: list[programs.Program] = []
 
-    def serve(self) -> subprocess.Popen[str]:
+    def serve(self) -> programs.Program:
         """Returns once it listens; a second one takes the port of the first."""
         process = self._start(
             ["serve", "--port", self.url.rpartition(":")[2] or "0"],
@@ -48,14 +49,14 @@ class Installation:
                 return process
         raise AssertionError("".join(said))
 
-    def worker(self, credential: str = CREDENTIAL) -> subprocess.Popen[str]:
+    def worker(self, credential: str = CREDENTIAL) -> programs.Program:
         arguments = ["worker", "--url", self.url, "--state", str(self.folder / "worker"), "--drain", "1ms"]
         return self._start(arguments, HELMR_WORKER_CREDENTIAL=credential)
 
     def deploy(self) -> None:
         environ = {**os.environ, "HELMR_API_URL": self.url, "HELMR_API_KEY": KEY}
         command = [sys.executable, "-m", "helmr.cli", "deploy", str(EXAMPLE)]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = programs.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
@@ -66,17 +67,17 @@ class Installation:
                 process.stderr.close()
             process.wait()
         hostd = [sys.executable, "-m", "helmr.host.hostd", "--state", str(self.folder / "worker" / "hostd"), "--clean"]
-        subprocess.run(hostd, check=True, timeout=60)
+        programs.run(hostd, check=True, timeout=60)
 
-    def _start(self, arguments: Sequence[str], **environ: str) -> subprocess.Popen[str]:
+    def _start(self, arguments: Sequence[str], **environ: str) -> programs.Program:
         log = self.folder / f"{arguments[0]}.log"
         with log.open("a") as writing:
-            process = subprocess.Popen(
+            process = programs.start(
                 [sys.executable, "-m", "helmr.cli", *arguments],
                 env={**os.environ, **environ},
-                stdin=subprocess.DEVNULL,
+                stdin=programs.DEVNULL,
                 stdout=writing,
-                stderr=subprocess.PIPE if arguments[0] == "serve" else subprocess.STDOUT,
+                stderr=programs.PIPE if arguments[0] == "serve" else programs.STDOUT,
                 text=True,
             )
         self._running.append(process)

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import programs
 from tests.scenarios.watching import heard, timeline, words
 
 from helmr.client import HelmrClient
@@ -105,7 +105,7 @@ class Dev:
         """A CLI line as it is typed; what it printed. Its exit code must be `code`."""
         environment = {**os.environ, "HELMR_API_URL": self.url, "HELMR_API_KEY": self.api_key}
         command = [sys.executable, "-m", "helmr.cli", *arguments]
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+        done = programs.run(command, env=environment, stdin=programs.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
         return done.stdout
 

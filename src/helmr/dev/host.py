@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from helmr.control.service.plane import ControlPlane
 from helmr.dev.folder import DataFolder
 from helmr.host.hostd.client import HostdClient
+from helmr.host.sandbox.spawn import readable
 from helmr.host.worker import HostdProcess, Worker, WorkerConfig, local_links
 from helmr.protocol.errors import SetupError
 from helmr.protocol.storage import OWN_MACHINE, WaterMarks
@@ -69,7 +71,7 @@ class _LocalSaves:
 
 
 async def end_hostd(hostd: HostdProcess) -> int:
-    """End a hostd and the processes of its Computers; how many those were.
+    """End a hostd and the processes of its Computers; how many those were. Its own process is gone when this returns.
 
     One that was killed is started once more, since only it can end them. Nothing happens where neither
     runs. Raises `SetupError` when it does not end.
@@ -78,13 +80,18 @@ async def end_hostd(hostd: HostdProcess) -> int:
     if not socket.exists() and not (computers.is_dir() and any(computers.iterdir())):
         return 0
     await hostd.ensure()
+    process = await asyncio.to_thread(hostd.watch)
     client = await HostdClient.connect(socket)
     try:
         ended = await client.shutdown(end_computers=True)
         async with asyncio.timeout(END_SECONDS):
             await client.wait_closed()
+            if process is not None:
+                await readable(process)
     except TimeoutError:
         raise SetupError("hostd does not end.", hint=f"Its log is {hostd.folder / 'hostd.log'}.") from None
     finally:
         await client.close()
+        if process is not None:
+            os.close(process)
     return ended

@@ -16,10 +16,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import aiohttp
 
@@ -29,6 +29,7 @@ from helmr.control.service.principals import KEY_PREFIX
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.dev.host import end_hostd
 from helmr.host.hostd.client import HostdClient
+from helmr.host.sandbox.spawn import readable
 from helmr.host.worker import HostdProcess
 from helmr.publish.project import load_project
 from helmr.publish.upload import publish
@@ -53,6 +54,17 @@ class Mark(NamedTuple):
     at: int
 
 
+class Process(Protocol):
+    """A part that runs; a `subprocess.Popen` is one."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
 class Plane:
     """A control plane of the installation: its address outlives its process."""
 
@@ -60,7 +72,7 @@ class Plane:
         self.number = number
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.fault = ""
         """What its process is armed with."""
 
@@ -69,22 +81,30 @@ class Installation:
     """An async context manager around the project in `project`, published to `planes` control planes of one database.
 
     `worker_url`, set before the start, is where the worker looks for its control plane; by default it is the first one. `cores` is what the
-    worker offers, so that a test can have it full.
+    worker offers, so that a test can have it full. `start` starts a process, as `subprocess.Popen` does.
     """
 
     def __init__(
-        self, project: Path, *, driver: str = "bubblewrap", planes: int = 1, settings: Mapping[str, str] | None = None, cores: float = 1000
+        self,
+        project: Path,
+        *,
+        driver: str = "bubblewrap",
+        planes: int = 1,
+        settings: Mapping[str, str] | None = None,
+        cores: float = 1000,
+        start: Callable[..., Process] = subprocess.Popen,
     ) -> None:
         self.project = project
+        self._start = start
         self.folder = Path(tempfile.mkdtemp(prefix="helmr-installation-", dir="/var/tmp"))
         self.folder.chmod(0o711)
         self.planes = [Plane(number) for number in range(planes)]
         self.key = KEY_PREFIX + "installation" * 4
         self.worker_url = self.planes[0].url
         self.dsn = ""
-        self.worker: subprocess.Popen[bytes] | None = None
+        self.worker: Process | None = None
         self.postgres = EmbeddedPostgres(PostgresConfig(folder=self.folder / "postgres", settings=settings or {}))
-        self._hostd = HostdProcess(self.folder / "hostd", driver)  # pyright: ignore[reportArgumentType]
+        self._hostd = _Hostd(self.folder / "hostd", driver, start)
         self._driver = driver
         self._cores = cores
 
@@ -94,6 +114,7 @@ class Installation:
             self.dsn = await self.postgres.start()
             for plane in self.planes:
                 await self.start_server(plane=plane.number)
+            await self._hostd.ensure()
             self.start_worker()
             await self.publish()
         except BaseException:
@@ -133,7 +154,7 @@ class Installation:
         return self.planes[0].url
 
     @property
-    def server(self) -> subprocess.Popen[bytes] | None:
+    def server(self) -> Process | None:
         """The first control plane's process."""
         return self.planes[0].process
 
@@ -208,7 +229,7 @@ class Installation:
         descriptor = os.pidfd_open(pid)
         try:
             os.kill(pid, signal.SIGKILL)
-            await _readable(descriptor)
+            await readable(descriptor)
         finally:
             os.close(descriptor)
 
@@ -244,7 +265,7 @@ class Installation:
         """The variables by which a CLI reaches this installation."""
         return {"HELMR_API_URL": self.planes[plane].url, "HELMR_API_KEY": self.key}
 
-    def _spawn(self, *arguments: str, log: str, **more: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, *arguments: str, log: str, **more: str) -> Process:
         environment = {
             **os.environ,
             "DATABASE_URL": self.dsn,
@@ -259,9 +280,28 @@ class Installation:
         }
         command = [sys.executable, "-m", "helmr.cli", *arguments]
         with (self.folder / f"{log}.log").open("ab") as sink:
-            return subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, cwd=self.folder
-            )
+            return self._start(command, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, cwd=self.folder)
+
+
+class _Hostd(HostdProcess):
+    """hostd, started as the other parts are; one that a worker starts anew is started as workers do."""
+
+    def __init__(self, folder: Path, driver: str, start: Callable[..., Process]) -> None:
+        super().__init__(folder, driver)  # pyright: ignore[reportArgumentType]
+        self._start = start
+        self._process: Process | None = None
+
+    def _run(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> int:
+        with log.open("ab") as sink:
+            files = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": subprocess.STDOUT}
+            self._process = self._start(arguments, env=environment, start_new_session=True, **files)
+        return self._process.pid
+
+    def _reap(self) -> int | None:
+        status = None if self._pid is None or self._process is None else self._process.poll()
+        if status is not None:
+            self._pid = None
+        return status
 
 
 def free_port() -> int:
@@ -275,17 +315,7 @@ def _ignore(name: str, members: Mapping[str, Any]) -> None:
     """hostd's notifications are the worker's."""
 
 
-def _kill(process: subprocess.Popen[bytes] | None) -> None:
+def _kill(process: Process | None) -> None:
     if process is not None and process.poll() is None:
         process.kill()
         process.wait()
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)

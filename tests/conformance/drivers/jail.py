@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import programs
+
 from helmr.host.hostd.cleaning import clean
 from helmr.host.hostd.client import HostdClient
 from helmr.host.sandbox.crowds import marked
@@ -42,7 +44,7 @@ class Jail:
     prefix: Sequence[str] = ()
     """What hostd is started by: a program that becomes it."""
     client: HostdClient = None  # type: ignore[assignment]
-    hostd: subprocess.Popen[bytes] | None = None
+    hostd: Any = None
     notices: asyncio.Queue[tuple[str, Mapping[str, Any]]] = field(default_factory=asyncio.Queue)
 
     async def open(self) -> None:
@@ -54,7 +56,8 @@ class Jail:
             prefix = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.uid), "--clear-groups", "--no-new-privs"]
         path = os.pathsep.join(entry for entry in sys.path if entry)
         log = (self.state.parent / "hostd.log").open("ab")
-        self.hostd = subprocess.Popen(
+        start = subprocess.Popen if prefix or self.prefix else programs.start
+        self.hostd = start(
             [*self.prefix, *prefix, python, str(HERE / "hostd_with_inmates.py"), str(self.state), self.driver],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": path, **self.environment},
             stdout=log,

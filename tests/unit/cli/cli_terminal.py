@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import pty
 import sys
-import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from tests import programs
 
 
 class Terminal:
     """What a person sees and types."""
 
-    def __init__(self, ours: int, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, ours: int, process: programs.Program) -> None:
         self._ours = ours
         self.process = process
         self.seen = ""
@@ -50,8 +50,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     async def exit_code(self) -> int:
-        async with asyncio.timeout(20):
-            return await self.process.wait()
+        return await asyncio.to_thread(self.process.wait, 20)
 
 
 @asynccontextmanager
@@ -61,25 +60,20 @@ async def at_terminal(home: Path, url: str, *arguments: str, key: str = "key", s
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HELMR_", "XDG_"))}
     environ |= {"HOME": str(home), "HELMR_API_URL": url, "HELMR_API_KEY": key, "NO_COLOR": "1"}
 
-    def take_terminal() -> None:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-W", "error", "-m", "helmr.cli", *arguments],
+    process = programs.start(
+        [sys.executable, "-W", "error", "-m", "helmr.cli", *arguments],
         env=environ,
         stdin=theirs,
         stdout=theirs if stdout is None else stdout,
         stderr=theirs,
-        start_new_session=True,
-        preexec_fn=take_terminal,
+        terminal=True,
     )
     os.close(theirs)
     terminal = Terminal(ours, process)
     try:
         yield terminal
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()
+        await asyncio.to_thread(process.wait, 20)
         asyncio.get_running_loop().remove_reader(ours)
         os.close(ours)

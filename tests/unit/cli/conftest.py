@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import programs
 from tests.unit.cli.cli_runs import Done, Helmr
 
 from helmr.cli.main import run
@@ -21,11 +22,10 @@ def helmr_process(tmp_path: Path) -> Helmr:
 
     async def run(*arguments: str, server: Any = None, stdin: bytes = b"", **environ: str) -> Done:
         command = [sys.executable, "-W", "error", "-m", "helmr.cli", *arguments]
-        pipe = asyncio.subprocess.PIPE
         whole = _environ(tmp_path, server) | environ
-        process = await asyncio.create_subprocess_exec(*command, env=whole, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path)
-        async with asyncio.timeout(30):
-            out, err = await process.communicate(stdin)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), programs.PIPE)
+        process = programs.start(command, env=whole, cwd=tmp_path, **pipes)
+        out, err = await asyncio.to_thread(process.communicate, stdin, 30)
         assert process.returncode is not None
         return Done(process.returncode, out.decode(), err.decode())
 

@@ -112,7 +112,7 @@ async def when_ended(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        await _readable(descriptor)
+        await readable(descriptor)
     finally:
         os.close(descriptor)
 
@@ -134,14 +134,15 @@ async def _read_all(descriptor: int, seconds: float) -> bytes:
     os.set_blocking(descriptor, False)
     async with asyncio.timeout(seconds):
         while True:
-            await _readable(descriptor)
+            await readable(descriptor)
             piece = os.read(descriptor, 4096)
             if not piece:
                 return found
             found += piece
 
 
-async def _readable(descriptor: int) -> None:
+async def readable(descriptor: int) -> None:
+    """Return once `descriptor` is readable; a pidfd is when its process is gone."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 

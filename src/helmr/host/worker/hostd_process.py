@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -82,6 +82,16 @@ class HostdProcess:
                 raise SetupError(f"hostd ended with {status}: {tail}", hint=f"Its log is {log}.")
             await asyncio.sleep(0.02)  # neither a socket that isn't there nor another's process gives an event
 
+    def watch(self) -> int | None:
+        """A descriptor, the caller's to close, that is readable once the hostd that listens now is gone; None where the system has none."""
+        pid = self._listener()
+        if pid is None or not hasattr(os, "pidfd_open"):
+            return None
+        try:
+            return os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+
     def _listener(self) -> int | None:
         """The pid that listens on the socket; the one started here where the system doesn't tell."""
         if not hasattr(socket, "SO_PEERCRED"):
@@ -120,13 +130,15 @@ class HostdProcess:
         self._log_from = log.stat().st_size if log.exists() else 0
         arguments = [sys.executable, "-m", "helmr.host.hostd", "--state", str(self.folder), "--driver", self._driver]
         arguments += [argument for entry in self._egress_allow for argument in ("--egress-allow", entry)]
+        return self._run(arguments, {name: value for name, value in os.environ.items() if name not in CREDENTIALS}, log)
+
+    def _run(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> int:
         writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), writing, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        environment = {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
         return os.posix_spawn(sys.executable, arguments, environment, file_actions=files, setsid=True)
 
     def _reap(self) -> int | None:

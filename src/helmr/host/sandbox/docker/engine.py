@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-import aiohttp
-
 from helmr.host.sandbox.spawn import LaunchFailed
 
 VARIABLE: Final = "HELMR_DOCKER"
@@ -185,6 +183,8 @@ class Engine:
             return None  # an answer without a body, or the output of a program
 
     async def _exchange(self, method: str, path: str, body: object, seconds: float) -> tuple[Mapping[str, str], bytes]:
+        import aiohttp  # a third of a hostd's start, and the others' need none of it
+
         raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
         connector = aiohttp.UnixConnector(path=str(self.socket), force_close=True)
