@@ -1,7 +1,7 @@
 """Databases for tests: one PostgreSQL that all test processes of a user share, one migrated template, one clone for each test.
 
-The server lies in a folder of the system's temporary folder, is started by the first process that wants it and stopped by the last that
-leaves; one left behind by killed processes is used by the next. Nothing in it outlives a crash of the machine (`fsync` is off).
+The server lies in a folder in memory, else of the temporary folder, is started by the first process that wants it and stopped by the last
+that leaves; one left behind by killed processes is used by the next. Nothing in it outlives a crash of the machine (`fsync` is off).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -28,6 +29,8 @@ _SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "o
 _BUILDING = 0x48454C10
 _GONE = 2000
 """How many rows may have gone from a database that is used again: they still take space, which nobody clears."""
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30
 _numbers = itertools.count(1)
 
 
@@ -202,8 +205,12 @@ class DatabaseServer:
 
 
 def tests_folder() -> Path:
-    """What all test processes of this user share, made when it is missing. Raises `FolderUnusable` when it is another user's."""
-    folder = Path(tempfile.gettempdir()) / f"helmr-tests-{os.geteuid()}"
+    """What all test processes of this user share, made when it is missing. Raises `FolderUnusable` when it is another user's.
+
+    It lies in memory where there is room: a file system on a disk works longer at all the files that come and go than the server does.
+    """
+    roomy = os.path.ismount(_MEMORY) and os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).total >= _ROOM
+    folder = (_MEMORY if roomy else Path(tempfile.gettempdir())) / f"helmr-tests-{os.geteuid()}"
     _make_folder(folder)
     return folder
 
