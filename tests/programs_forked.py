@@ -19,11 +19,13 @@ import sys
 import warnings
 from typing import Any
 
+import setproctitle
+
 MODULES = (
     "helmr.server", "helmr.dev.app", "helmr.host.hostd.__main__", "helmr.host.worker.process", "helmr.cli.main", "helmr.client",
     "helmr.cli.local", "helmr.cli.session", "helmr.cli.turn", "helmr.cli.question", "helmr.cli.computer", "helmr.cli.deployment",
     "helmr.cli.command", "helmr.cli.controls", "helmr.cli.timeline", "helmr.publish.upload", "helmr.publish.project", "uvloop", "rich.live",
-    "uvicorn.protocols.http.httptools_impl", "setproctitle", "runpy", "encodings.idna",
+    "uvicorn.protocols.http.httptools_impl", "encodings.idna",
 )  # fmt: skip
 STATUS_BYTES = 1 << 20
 
@@ -33,6 +35,7 @@ def main() -> dict[str, Any]:
     link = socket.socket(fileno=int(sys.argv[1]))
     for module in MODULES:
         importlib.import_module(module)
+    setproctitle.getproctitle()  # It finds its room in memory by an environment that nobody has changed yet.
     waking, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -92,8 +95,6 @@ def become(told: dict[str, Any]) -> None:
     os.environ.update(told["env"])
     _open_streams()
     argv: list[str] = told["argv"]
-    import setproctitle
-
     setproctitle.setproctitle(" ".join([sys.executable, *argv]).encode(errors="replace").decode())
     sys.orig_argv = [sys.executable, *argv]
     while argv[0] == "-W":

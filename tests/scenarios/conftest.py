@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests import programs
+from tests.scenarios.installed import installed
 
 from helmr.client import HelmrClient
 from helmr.testing.installation import Installation
@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parent / "project"
 @pytest.fixture(scope="session")
 async def whole(anyio_backend: str) -> AsyncIterator[Installation]:
     """The shared installation, whatever state the test before left it in."""
-    async with Installation(PROJECT, start=programs.start) as installation:
+    async with installed(PROJECT) as installation:
         yield installation
 
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests import programs
 from tests.scenarios.conftest import PROJECT
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import heard, outcome, probe
 
 from helmr.client import HelmrClient
@@ -36,7 +36,7 @@ async def until(client: HelmrClient, computer: str, **wanted: str) -> None:
 
 async def test_a_deleted_computer_leaves_nothing_on_its_host_running_asleep_or_while_its_worker_is_away() -> None:
     """The one that stays keeps its process."""
-    async with Installation(PROJECT, start=programs.start) as installation, installation.client() as client:
+    async with installed(PROJECT) as installation, installation.client() as client:
         kept, first = await probe(client, "echo:kept")
         before = await outcome(first, 60)
         stays = (await kept.get()).computer_id

@@ -7,11 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests import programs
 from tests.runsc import RunscMissing, find_runsc
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import heard, outcome, timeline, words
-
-from helmr.testing.installation import Installation
 
 pytestmark = [
     pytest.mark.anyio,
@@ -28,7 +26,7 @@ async def test_an_agent_and_its_server_sleep_on_disk_and_answer_from_the_same_pr
         monkeypatch.setenv("HELMR_RUNSC", find_runsc())
     except RunscMissing as missing:
         pytest.skip(str(missing))
-    async with Installation(EXAMPLE, driver="gvisor", start=programs.start) as installation, installation.client() as client:
+    async with installed(EXAMPLE, driver="gvisor") as installation, installation.client() as client:
         made = await client.sessions.create(agent="preview", input=words("one"))
         session, first = made.session, made.turn
         assert first is not None

@@ -15,6 +15,7 @@ import pytest
 from tests import programs
 from tests.debian import ImageFolder, node_layer
 from tests.registries import Registry, need_registry
+from tests.scenarios.installed import installed
 
 from helmr import text
 from helmr.testing.installation import Installation
@@ -100,7 +101,7 @@ async def stage(folder: Path, anyio_backend: str) -> AsyncIterator[Stage]:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(registry.home))  # where skopeo looks for its settings
-            async with Installation(project, start=programs.start) as installation:
+            async with installed(project) as installation:
                 yield Stage(registry, layout, project, installation, pushed)
 
 

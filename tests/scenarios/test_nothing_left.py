@@ -6,11 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests import programs
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import heard, outcome, probe
 
 from helmr.testing.host_processes import cgroups_naming, mounts_naming, naming
-from helmr.testing.installation import Installation
 
 pytestmark = pytest.mark.timeout(90)
 PROJECT = Path(__file__).parent / "project"
@@ -20,7 +19,7 @@ PROJECT = Path(__file__).parent / "project"
 async def test_an_ended_installation_leaves_nothing(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a running Turn, an idle Session and children of a handler on two Computers; killed hosts are cleaned up by the next hostd."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    async with Installation(PROJECT, start=programs.start) as installation, installation.client() as client:
+    async with installed(PROJECT) as installation, installation.client() as client:
         running, _ = await probe(client, "children:")
         idle, other = await probe(client, "echo:done")
         await heard(running, "turn.output")

@@ -7,10 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests import programs
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import heard, outcome, pid_of, timeline, words
-
-from helmr.testing.installation import Installation
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -20,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "preview"
 @pytest.mark.ud("UD-35")
 async def test_a_web_server_of_a_turn_answers_after_a_sleep_and_a_lost_one_is_started_again() -> None:
     """By hand and by the Agent's own idle period; `init` runs once, and again only after the loss."""
-    async with Installation(EXAMPLE, start=programs.start) as installation, installation.client() as client:
+    async with installed(EXAMPLE) as installation, installation.client() as client:
         made = await client.sessions.create(agent="preview", input=words("one & only"))
         session, first = made.session, made.turn
         assert first is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import programs
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import heard, outcome, pid_of, timeline, words
 from tests.unit.cli.cli_terminal import at_terminal
 
@@ -31,7 +31,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "release"
 @pytest.fixture(scope="module")
 async def house(anyio_backend: str) -> AsyncIterator[Installation]:
     """An installation of the example."""
-    async with Installation(EXAMPLE, start=programs.start) as installation:
+    async with installed(EXAMPLE) as installation:
         yield installation
 
 

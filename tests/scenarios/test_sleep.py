@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests import programs
 from tests.scenarios.conftest import PROJECT
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import handled_once, heard, outcome, probe, settled_once, timeline, words
-
-from helmr.testing.installation import Installation
 
 pytestmark = pytest.mark.timeout(120)
 
 
 async def test_ten_conversations_go_on_in_the_room_of_three_whatever_is_killed_meanwhile() -> None:
     """Each keeps its process, its `init` and its order; the worker and hostd are killed while some sleep."""
-    async with Installation(PROJECT, cores=3, start=programs.start) as installation, installation.client() as client:
+    async with installed(PROJECT, cores=3) as installation, installation.client() as client:
         begun = await asyncio.gather(*(probe(client, f"echo:{number}") for number in range(10)))
         firsts = [await outcome(turn, 60) for _, turn in begun]
         assert {first.status for first in firsts} == {"completed"}

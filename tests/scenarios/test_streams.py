@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import asyncpg
 import pytest
-from tests import programs
 from tests.scenarios.cutting import Cutter
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import heard, outcome, probe, timeline, words
 
 from helmr.client import HelmrClient
@@ -38,7 +38,7 @@ UNDAUNTED = RetryPolicy(attempts=10_000, first=0.001, longest=0.01, patience=60,
 @pytest.fixture(scope="module")
 async def pair(anyio_backend: str) -> AsyncIterator[Installation]:
     """Two control planes on one database, the worker linked to the first."""
-    async with Installation(Path(__file__).parent / "project", planes=2, start=programs.start) as installation:
+    async with installed(Path(__file__).parent / "project", planes=2) as installation:
         yield installation
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests import programs
 from tests.scenarios.forwarding import Forwarder
+from tests.scenarios.installed import installed
 from tests.scenarios.watching import count, handled_once, heard, marked, outcome, probe, settled_once, words
 
 from helmr.testing.installation import Installation
@@ -29,7 +29,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 async def pair(anyio_backend: str) -> AsyncIterator[Pair]:
-    installation = Installation(Path(__file__).parent / "project", planes=2, start=programs.start)
+    installation = installed(Path(__file__).parent / "project", planes=2)
     async with Forwarder(installation.planes[HOLDER].port) as forwarder:
         installation.worker_url = forwarder.url
         async with installation:

@@ -19,6 +19,7 @@ from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable
 from helmr.server import Server, ServerConfig, listener_config
+from helmr.testing.database import memory_folder
 
 Bounded = Callable[[], AbstractAsyncContextManager[object]]
 KEY = "hlmr_sk_" + "k" * 43
@@ -43,7 +44,7 @@ async def calling(server: Server, key: str = KEY) -> AsyncIterator[aiohttp.Clien
 @pytest.fixture
 def own_postgres() -> Iterator[EmbeddedPostgres]:
     """A server of this test alone, which it may stop."""
-    folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="helmr-test-", dir=memory_folder()))
     folder.chmod(0o711)
     yield EmbeddedPostgres(PostgresConfig(folder=folder / "postgres", system=folder / "system"))
     shutil.rmtree(folder)

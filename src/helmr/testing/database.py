@@ -204,13 +204,18 @@ class DatabaseServer:
                 await self._drop(row["datname"])
 
 
-def tests_folder() -> Path:
-    """What all test processes of this user share, made when it is missing. Raises `FolderUnusable` when it is another user's.
+def memory_folder() -> Path:
+    """Where a database of tests lies: in memory where there is room, else the temporary folder.
 
-    It lies in memory where there is room: a file system on a disk works longer at all the files that come and go than the server does.
+    A file system on a disk works longer at all the files that come and go than the server does.
     """
     roomy = os.path.ismount(_MEMORY) and os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).total >= _ROOM
-    folder = (_MEMORY if roomy else Path(tempfile.gettempdir())) / f"helmr-tests-{os.geteuid()}"
+    return _MEMORY if roomy else Path(tempfile.gettempdir())
+
+
+def tests_folder() -> Path:
+    """What all test processes of this user share, made when it is missing. Raises `FolderUnusable` when it is another user's."""
+    folder = memory_folder() / f"helmr-tests-{os.geteuid()}"
     _make_folder(folder)
     return folder
 

@@ -33,6 +33,7 @@ from helmr.host.sandbox.spawn import readable
 from helmr.host.worker import HostdProcess
 from helmr.publish.project import load_project
 from helmr.publish.upload import publish
+from helmr.testing.database import memory_folder
 from helmr.testing.database_files import lay_database
 from helmr.testing.host_processes import Tree, tree_of
 
@@ -81,7 +82,8 @@ class Installation:
     """An async context manager around the project in `project`, published to `planes` control planes of one database.
 
     `worker_url`, set before the start, is where the worker looks for its control plane; by default it is the first one. `cores` is what the
-    worker offers, so that a test can have it full. `start` starts a process, as `subprocess.Popen` does.
+    worker offers, so that a test can have it full. `start` starts a process, as `subprocess.Popen` does. `in_memory`: the
+    database's files lie in memory where there is room.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Installation:
         settings: Mapping[str, str] | None = None,
         cores: float = 1000,
         start: Callable[..., Process] = subprocess.Popen,
+        in_memory: bool = False,
     ) -> None:
         self.project = project
         self._start = start
@@ -103,14 +106,18 @@ class Installation:
         self.worker_url = self.planes[0].url
         self.dsn = ""
         self.worker: Process | None = None
-        self.postgres = EmbeddedPostgres(PostgresConfig(folder=self.folder / "postgres", settings=settings or {}))
+        self._database = self.folder
+        if in_memory:
+            self._database = Path(tempfile.mkdtemp(prefix="helmr-installation-", dir=memory_folder()))
+            self._database.chmod(0o711)
+        self.postgres = EmbeddedPostgres(PostgresConfig(folder=self._database / "postgres", settings=settings or {}))
         self._hostd = _Hostd(self.folder / "hostd", driver, start)
         self._driver = driver
         self._cores = cores
 
     async def __aenter__(self) -> Self:
         try:
-            await asyncio.to_thread(lay_database, self.folder / "postgres")
+            await asyncio.to_thread(lay_database, self._database / "postgres")
             self.dsn = await self.postgres.start()
             for plane in self.planes:
                 await self.start_server(plane=plane.number)
@@ -132,7 +139,8 @@ class Installation:
             self.kill_server(plane=plane.number)
         await end_hostd(self._hostd)
         await self.postgres.stop()
-        await asyncio.to_thread(shutil.rmtree, self.folder)
+        for folder in {self.folder, self._database}:
+            await asyncio.to_thread(shutil.rmtree, folder)
 
     def client(self, plane: int = 0) -> HelmrClient:
         """A client of one control plane, which outlasts its restarts."""

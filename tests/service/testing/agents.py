@@ -107,11 +107,11 @@ async def writer(turn: Turn, ctx: AgentContext) -> list[str]:
     return [*before, said(turn)]
 
 
-def busy(seconds: float) -> AgentDefinition[Any, Any]:
-    """An Agent that blocks its event loop."""
+def busy(seconds: float, begins: Gate) -> AgentDefinition[Any, Any]:
+    """An Agent that opens the gate and blocks its event loop."""
 
     async def turn(turn: Turn, ctx: AgentContext) -> None:
-        await turn.output.write("busy")
+        begins.open()
         time.sleep(seconds)
 
     return agent(id="busy", template=computer, turn=turn)

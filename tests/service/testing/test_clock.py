@@ -17,7 +17,7 @@ import pytest
 import helmr.control.store
 from helmr.protocol.ids import new_id
 from helmr.testing.clock import move
-from helmr.testing.database import DatabaseServer
+from helmr.testing.database import DatabaseServer, memory_folder
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +110,7 @@ async def test_two_that_are_borrowed_at_once_are_two(database_server: DatabaseSe
 
 @pytest.mark.timeout(180)
 def test_the_last_that_leaves_stops_the_server_and_a_start_that_failed_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="helmr-test-", dir=memory_folder()))
     folder.chmod(0o711)
     pid_file = folder / "databases" / "postgres" / "data" / "postmaster.pid"
     try:

@@ -196,11 +196,13 @@ async def test_a_handler_that_ignores_its_cancellation_is_killed_after_its_clean
 
 
 async def test_a_handler_that_never_comes_back_fails_the_test_with_its_stack(helmr_runtime: RuntimeFactory) -> None:
-    blocking = busy(90)  # beyond any patience: it is left behind
+    begins = Gate()
+    blocking = busy(90, begins)  # beyond any patience: it is left behind
     with pytest.raises(RuntimeProblem, match=r"(?s)The handler of busy .* still runs.*time.sleep"):
         async with helmr_runtime(blocking) as runtime:
-            made = await runtime.client.sessions.create(agent=blocking, input=HELLO)
-            await runtime.event(made, "turn.output")
+            await runtime.client.sessions.create(agent=blocking, input=HELLO)
+            async with asyncio.timeout(10):
+                await begins.wait()
 
 
 async def test_an_object_of_a_session_s_event_loop_is_refused_to_the_test_in_words(helmr_runtime: RuntimeFactory) -> None:

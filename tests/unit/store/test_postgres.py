@@ -19,6 +19,7 @@ import pytest
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig, postmaster
 from helmr.control.store.postgres.account import Account
 from helmr.protocol.errors import FolderUnusable, PostgresFailed, PostgresVersionMismatch
+from helmr.testing.database import memory_folder
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL under another account")
 
@@ -30,7 +31,7 @@ def embedded(folder: Path) -> EmbeddedPostgres:
 @pytest.fixture(scope="module")
 async def made() -> AsyncIterator[Path]:
     """A folder with a database that was made once and stopped, for tests to copy."""
-    folder = Path(tempfile.mkdtemp(prefix="helmr-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="helmr-test-", dir=memory_folder()))
     folder.chmod(0o711)
     server = embedded(folder)
     await server.start()
