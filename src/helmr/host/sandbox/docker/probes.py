@@ -1,12 +1,11 @@
 """What a Docker engine of this host can do for Computers, found by doing it once, each step under a time-out [C2].
 
-A container costs half a second, so what was found is kept in the state folder for as long as engine, kernel and boot are the same.
+A container costs half a second, so what was found is kept in the state folder (`tried.py`) while the engine is set up as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
 import shutil
@@ -18,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from helmr.host.sandbox import seccomp
 from helmr.host.sandbox.docker import grafting
-from helmr.host.sandbox.docker.engine import VARIABLE
+from helmr.host.sandbox.docker.engine import VARIABLE, EngineFacts
 from helmr.host.sandbox.driver import ComputerSpec, Probe
-from helmr.host.sandbox.identity import boot_id, is_alive
+from helmr.host.sandbox.identity import is_alive
 from helmr.host.sandbox.interior import PYTHON_BINARY
 from helmr.host.sandbox.probes import ProbeFailed, attempt
+from helmr.host.sandbox.tried import Tried
 
 if TYPE_CHECKING:
     from helmr.host.sandbox.docker.driver import Docker
@@ -42,7 +42,6 @@ USERS_REMEDY: Final = (
     'Set {"userns-remap": "default"} in /etc/docker/daemon.json and restart the engine: images that it has are not shown then, and '
     "Computers that were made before must be restored from their saves."
 )
-_KEPT: Final = "docker-probes.json"
 
 _RESIDENT: Final = """\
 import os, time
@@ -58,42 +57,37 @@ while True:
 """
 
 
-async def probe_docker(driver: Docker, state: Path) -> list[Probe]:
+async def probe_docker(driver: Docker, state: Path, *, anew: bool = False) -> list[Probe]:
     """The rows of the table that are Docker's own."""
-    version = ""
+    facts: EngineFacts | None = None
 
     async def reach() -> str:
-        nonlocal version
+        nonlocal facts
         if os.geteuid() != 0:
             raise ProbeFailed("the docker driver needs root")
-        version = (await driver.engine.facts()).version
-        return f"answers on {driver.engine.socket}, {version}"
+        facts = await driver.engine.facts()
+        return f"answers on {driver.engine.socket}, {facts.version}"
 
     engine = await attempt("dockerd", reach, REMEDY)
-    if not engine.works:
-        return [engine]
-    known = await asyncio.to_thread(_read, state, version)
-    if known is None:
-        known = await _try(driver, state)
-        await asyncio.to_thread(_write, state, version, known)
-    return [engine, *known]
+    return [engine] if facts is None else [engine, *await _rows(driver, state, facts, anew=anew)]
 
 
-async def _try(driver: Docker, state: Path) -> list[Probe]:
+async def _rows(driver: Docker, state: Path, facts: EngineFacts, *, anew: bool) -> list[Probe]:
     async def fit() -> str:
-        facts = await driver.engine.facts()
         facts.require(grafting.STORAGE)
         return f"{facts.storage}, cgroups named by {facts.cgroup_names}"
 
     async def mapped() -> str:
-        first_id = (await driver.engine.facts()).first_id
-        if not first_id:
+        if not facts.first_id:
             raise ProbeFailed("root in a container is root of this host, less what was taken from it")
-        return f"ids from {first_id} on, which all of this engine's containers share"
+        return f"ids from {facts.first_id} on, which all of this engine's containers share"
+
+    async def contained() -> list[Probe]:
+        return [await attempt("docker sandbox", lambda: _contain(driver, state), "Look into the engine's log.", seconds=SECONDS)]
 
     found = [await attempt("docker storage", fit, STORAGE_REMEDY)]
     if found[0].works:
-        found.append(await attempt("docker sandbox", lambda: _contain(driver, state), "Look into the engine's log.", seconds=SECONDS))
+        found += await Tried(state, "docker", [asdict(facts), str(driver.engine.socket)]).rows(contained, anew=anew)
     machine = platform.machine()
     detail = (
         f"{len(seccomp.denied_names(machine))} calls refused" if seccomp.supported(machine) else f"the engine's own: none for {machine}"
@@ -128,23 +122,3 @@ async def _contain(driver: Docker, state: Path) -> str:
 async def _clear(driver: Docker, spec: ComputerSpec, home: Path) -> None:
     await driver.end(spec, None)
     await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
-
-
-def _key(version: str) -> str:
-    return f"{version} {os.uname().release} {boot_id()}"
-
-
-def _read(state: Path, version: str) -> list[Probe] | None:
-    try:
-        stored = json.loads((state / _KEPT).read_text())
-        return [Probe(**probe) for probe in stored["probes"]] if stored["key"] == _key(version) else None
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _write(state: Path, version: str, probes: list[Probe]) -> None:
-    if not all(probe.works for probe in probes if probe.name in ("docker storage", "docker sandbox")):
-        return  # what failed may have been mended the next time
-    draft = state / f"{_KEPT}.draft"
-    draft.write_text(json.dumps({"key": _key(version), "probes": [asdict(probe) for probe in probes]}))
-    draft.rename(state / _KEPT)

@@ -1,18 +1,16 @@
 """What gVisor can do on this host, found by doing it once, each step under a time-out [C2], [C6].
 
-A sandbox costs a second, so what was found is kept in the state folder for as long as program, processor, kernel and boot are the same.
+A sandbox costs a second, so what was found is kept in the state folder (`tried.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import socket
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,15 +18,15 @@ from helmr.host.sandbox.driver import ComputerSpec, NotRestored, Probe, Running,
 from helmr.host.sandbox.gvisor.binary import REMEDY, find_runsc, processor, version
 from helmr.host.sandbox.gvisor.inside import DOOR
 from helmr.host.sandbox.gvisor.runsc import RunscFailed
-from helmr.host.sandbox.identity import boot_id
 from helmr.host.sandbox.interior import PYTHON_BINARY
 from helmr.host.sandbox.probes import ProbeFailed, attempt
+from helmr.host.sandbox.tried import Tried, identity_of, kept
 
 if TYPE_CHECKING:
     from helmr.host.sandbox.gvisor.driver import Gvisor
 
 SECONDS: Final = 20.0
-_KEPT: Final = "gvisor-probes.json"
+_DRIVER: Final = "gvisor"
 _DELETED: Final = "deleted open files"
 _OLD: Final = "Use a later runsc than this one."
 
@@ -61,25 +59,19 @@ while True:
 """
 
 
-async def probe_gvisor(driver: Gvisor, state: Path) -> list[Probe]:
+async def probe_gvisor(driver: Gvisor, state: Path, *, anew: bool = False) -> list[Probe]:
     """The rows of the table that are gVisor's own."""
     binary = await attempt("runsc", _binary, REMEDY)
-    if not binary.works:
+    program = find_runsc()
+    if not binary.works or program is None:
         return [binary]
-    known = await asyncio.to_thread(_read, state, binary.detail)
-    if known is None:
-        known = await _try(driver, state)
-        await asyncio.to_thread(_write, state, binary.detail, known)
-    return [binary, *known]
+    known = Tried(state, _DRIVER, [identity_of(program), binary.detail, processor()])
+    return [binary, *await known.rows(lambda: _try(driver, state), anew=anew)]
 
 
 def keeps_deleted_files(state: Path) -> bool:
     """Whether this host's gVisor was seen to keep open files that were deleted."""
-    try:
-        stored = json.loads((state / _KEPT).read_text())
-    except FileNotFoundError:
-        return False
-    return any(probe["name"] == _DELETED and probe["works"] for probe in stored["probes"])
+    return any(probe.name == _DELETED and probe.works for probe in kept(state, _DRIVER))
 
 
 async def _binary() -> str:
@@ -159,21 +151,3 @@ class _Trial:
             said = await loop.sock_recv(stream, 100)
         if said != wanted:
             raise ProbeFailed(f"it answered {said!r}")
-
-
-def _key(binary: str) -> str:
-    return f"{binary} {processor()} {os.uname().release} {boot_id()}"
-
-
-def _read(state: Path, binary: str) -> list[Probe] | None:
-    try:
-        stored = json.loads((state / _KEPT).read_text())
-        return [Probe(**probe) for probe in stored["probes"]] if stored["key"] == _key(binary) else None
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _write(state: Path, binary: str, probes: list[Probe]) -> None:
-    draft = state / f"{_KEPT}.draft"
-    draft.write_text(json.dumps({"key": _key(binary), "probes": [asdict(probe) for probe in probes]}))
-    draft.rename(state / _KEPT)
