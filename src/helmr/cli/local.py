@@ -131,6 +131,11 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
     metavar="NAME|CIDR:PORT",
     help="An inside address that Templates may choose, as db.internal:5432; may be given again [also: HELMR_EGRESS_ALLOW].",
 )
+@click.option(
+    "--egress-ca",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Authorities by which the origins of protected Secrets are verified, in PEM [also: HELMR_EGRESS_CA; default: the system's].",
+)
 @click.option("--name", help="How the worker is shown [default: the host's name].")
 @click.option("--cpu", type=click.FloatRange(0, min_open=True), help="Cores to offer [default: 8 times what there is].")
 @click.option("--memory", callback=_memory, metavar="SIZE", help='Memory to offer, as "16GiB" [default: 80 % of what there is].')
@@ -149,6 +154,7 @@ def worker(
     hostd_state: Path | None,
     driver: Literal["bubblewrap", "gvisor", "docker", "process"],
     egress_allow: tuple[str, ...],
+    egress_ca: Path | None,
     name: str | None,
     cpu: float | None,
     memory: int | None,
@@ -175,7 +181,14 @@ def worker(
         state=state, drain_seconds=duration_ms(drain) / 1000, **{key: value for key, value in given.items() if value is not None}
     )
     config = WorkerProcessConfig(
-        state=state, url=url, credential=credential, hostd_state=hostd_state, driver=driver, egress_allow=egress_allow, worker=settings
+        state=state,
+        url=url,
+        credential=credential,
+        hostd_state=hostd_state,
+        driver=driver,
+        egress_allow=egress_allow,
+        egress_ca=egress_ca,
+        worker=settings,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_worker(config))

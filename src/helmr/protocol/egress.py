@@ -28,3 +28,19 @@ PROXY_VARIABLES: Final[Mapping[str, str]] = {
     for name in (upper, upper.lower())
 }
 """Environment of Sessions and Commands, in both spellings: programs look for either."""
+
+TRUST_FOLDER: Final = "/opt/helmr/trust"
+"""Read-only, in Computers with protected Secrets [X1]: what programs inside need to know to trust the proxy."""
+AUTHORITY: Final = "ca.pem"
+"""The Computer's own authority."""
+BUNDLE: Final = "bundle.pem"
+"""That, and the certificates that the image trusts."""
+
+TRUST_VARIABLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO"),
+        f"{TRUST_FOLDER}/{BUNDLE}",
+    ),
+    **dict.fromkeys(("NODE_EXTRA_CA_CERTS", "DENO_CERT"), f"{TRUST_FOLDER}/{AUTHORITY}"),
+}
+"""Where programs look for what they trust: the first ones in the place of all else that they know, the last ones beside it."""

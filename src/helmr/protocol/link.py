@@ -71,6 +71,8 @@ TO_WORKER: Final = {
     "(base64): save its files; told again on each link",
     "save.forget": "`computer`, `save`: what became of it is stored",
     "computer.attach": "`computer`, `fence`, `slot`, `acked`: {channel: op}",
+    "computer.protect": "`computer`, `fence`, `protected_secrets`: [{name, placeholder, value, allowed_origins, headers}]: what its proxy "
+    "exchanges from now on [X1]. The same member of computer.start, computer.attach and computer.wake says it, too; without it: nothing",
     "computer.sleep": "`computer`, `fence`, `key`? (base64: what its memory on disk is sealed with): all its processes stand still until "
     "computer.wake [C6]; the slot is given up",
     "computer.wake": "`computer`, `fence`, `key`? (the same): they go on; to be attached anew",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -301,7 +301,7 @@ class ScriptedConnection:
             answer.cancel()
             closing.cancel()
 
-    async def attach(self, computer: str, fence: Any) -> socket.socket:
+    async def attach(self, computer: str, fence: Any, protected: Sequence[Mapping[str, Any]] | None = None) -> socket.socket:
         await self.call("computer.attach", {"computer": computer, "fence": fence})
         held = self._hostd.computers.get(computer)
         if held is None:

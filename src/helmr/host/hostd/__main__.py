@@ -11,10 +11,12 @@ from pathlib import Path
 
 from helmr.host.hostd.cleaning import clean
 from helmr.host.hostd.daemon import Hostd, HostdConfig
+from helmr.host.sandbox.egress.inspection import upstream_context
 from helmr.host.sandbox.egress.rules import parse_exemptions
 from helmr.protocol.errors import HelmrError
 
 ALLOW_VARIABLE = "HELMR_EGRESS_ALLOW"
+STORE_VARIABLE = "HELMR_EGRESS_CA"
 EXIT_REFUSED = 1
 EXIT_HOST = 3
 """The host can't run what was asked."""
@@ -28,6 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--egress-allow", action="append", default=[], metavar="NAME|CIDR:PORT", help="an inside address that Templates may choose"
     )
+    parser.add_argument(
+        "--egress-ca", type=Path, default=os.environ.get(STORE_VARIABLE) or None, metavar="FILE",
+        help="authorities by which the origins of protected Secrets are verified, in PEM, in the place of the system's",
+    )  # fmt: skip
     parser.add_argument("--clean", action="store_true", help="end every Computer of the state folder, remove it all, and exit")
     given = parser.parse_args(arguments)
     state: Path = given.state.absolute()
@@ -35,7 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
         if given.clean:
             return asyncio.run(clean(state))
         exemptions = parse_exemptions(*given.egress_allow, os.environ.get(ALLOW_VARIABLE, ""))
-        return asyncio.run(_serve(HostdConfig(state=state, driver=given.driver, worker_uid=given.worker_uid, exemptions=exemptions)))
+        store: Path | None = given.egress_ca
+        if store is not None:
+            upstream_context(store)  # it can be read, or hostd says so now
+        config = HostdConfig(state=state, driver=given.driver, worker_uid=given.worker_uid, exemptions=exemptions, store=store)
+        return asyncio.run(_serve(config))
     except HelmrError as error:
         print(f"hostd: {error}", file=sys.stderr)
         return EXIT_REFUSED

@@ -93,17 +93,27 @@ class HostdClient:
         return await self.call("image.collect", {"keep": list(keep), **idle})
 
     async def start(
-        self, computer: str, fence: Any, *, environment: str, template: TemplateManifest, layers: Sequence[str] = ()
+        self,
+        computer: str,
+        fence: Any,
+        *,
+        environment: str,
+        template: TemplateManifest,
+        layers: Sequence[str] = (),
+        protected: Sequence[Mapping[str, Any]] = (),
     ) -> Mapping[str, Any]:
-        """`state`, `pid`, and `paths` as the guest sees them."""
-        return await self.call(
-            "computer.start",
-            {"computer": computer, "fence": fence, "environment": environment, "template": to_wire(template), "layers": list(layers)},
-        )
+        """`state`, `pid`, and `paths` as the guest sees them. `protected`: the Secrets that its proxy exchanges [X1]."""
+        wanted: dict[str, Any] = {"computer": computer, "fence": fence, "environment": environment, "template": to_wire(template)}
+        return await self.call("computer.start", {**wanted, "layers": list(layers), "protected_secrets": list(protected)})
 
-    async def attach(self, computer: str, fence: Any) -> socket.socket:
-        """The supervisor's stream, non-blocking. The caller owns the socket."""
-        reply = await self.call("computer.attach", {"computer": computer, "fence": fence})
+    async def protect(self, computer: str, fence: Any, protected: Sequence[Mapping[str, Any]]) -> None:
+        """Its proxy exchanges these from now on, and no others."""
+        await self.call("computer.protect", {"computer": computer, "fence": fence, "protected_secrets": list(protected)})
+
+    async def attach(self, computer: str, fence: Any, protected: Sequence[Mapping[str, Any]] | None = None) -> socket.socket:
+        """The supervisor's stream, non-blocking. The caller owns the socket. `protected`: as at its start; None: as they are."""
+        wanted: dict[str, Any] = {"computer": computer, "fence": fence}
+        reply = await self.call("computer.attach", wanted | ({} if protected is None else {"protected_secrets": list(protected)}))
         return cast("_Passed", reply).stream
 
     async def bundle(self, computer: str, digest: str, path: Path) -> str:

@@ -20,6 +20,7 @@ from helmr.host.hostd.ways import Ways
 from helmr.host.sandbox.bubblewrap import BaseMissing
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.driver import ASIDE, Driver, Ending, Running
+from helmr.host.sandbox.egress.protected import ProtectedSecret, Protection
 from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.identity import boot_id, is_alive
 from helmr.host.sandbox.removal import remove_tree
@@ -47,6 +48,7 @@ class Computer:
         spawn: Spawn,
         exited: Exited,
         exemptions: Sequence[Exemption] = (),
+        store: Path | None = None,
         whole: bool = True,
     ) -> None:
         self.record = record
@@ -55,7 +57,7 @@ class Computer:
         self._spawn = spawn
         self._exited = exited
         self._lock = asyncio.Lock()
-        self.ways = Ways(self, driver, exemptions)
+        self.ways = Ways(self, driver, exemptions, store)
         self._lapsed = False
         self.held = False
         """Whether a save holds its processes still, for a moment."""
@@ -116,12 +118,14 @@ class Computer:
                 self._store(state="stopped", running=None, frozen=False)
                 _log.warning("computer.lost", computer=self.id)
 
-    async def start(self, fence: Fence) -> None:
-        """Start it unless it runs; either way it is the new fence's from now on."""
+    async def start(self, fence: Fence, secrets: Sequence[ProtectedSecret] | None = None) -> None:
+        """Start it unless it runs; either way it is the new fence's from now on. None: with the Secrets of the run that goes on, if any."""
         async with self._lock:
             self.check_fence(fence)
             if self.removed:
                 raise failure.UnknownComputer(f"The Computer {self.id} is being destroyed.")
+            if secrets is not None:
+                self.ways.protect(secrets)
             if self.is_running:
                 await self.awaken(self.running(), fence)
                 return
@@ -130,12 +134,17 @@ class Computer:
                     await sleeping.restore(self, fence, None)
                     return
             await hibernating.forget(self.record)
-            self._store(state="starting", fence=fence, frozen=False, image=None, generation=self.record.generation + 1)
+            spec = replace(self.record.spec, protected_origins=self._origins(secrets or ()))
+            self._store(state="starting", spec=spec, fence=fence, frozen=False, image=None, generation=self.record.generation + 1)
             self.ways.known.clear()
             self.ways.listen()
             try:
+                if secrets is None:
+                    self.ways.protect(())
+                if spec.protected_origins:
+                    await asyncio.to_thread(self.ways.prepare_trust)
                 await self.ways.open_egress()
-                running = await self._driver.start(self.record.spec)
+                running = await self._driver.start(spec)
             except BaseException as error:
                 await self.ways.close()
                 self._store(state="stopped")
@@ -146,6 +155,11 @@ class Computer:
                 raise
             self._store(state="running", running=running)
             self.goes_on(running)
+
+    def protect(self, fence: Fence, secrets: Sequence[ProtectedSecret]) -> None:
+        """What its proxy exchanges from now on, and nothing else: connections with what is no longer there end [X2]."""
+        self.check_fence(fence)
+        self.ways.protect(secrets)
 
     async def attach(self, fence: Fence) -> socket.socket:
         """The supervisor's stream; whoever had it before loses it."""
@@ -304,6 +318,12 @@ class Computer:
         return self._histories.is_earlier(self.record.fence)
 
     # --- details ---
+
+    def _origins(self, secrets: Sequence[ProtectedSecret]) -> tuple[str, ...]:
+        if secrets and not self.ways.exchanges:
+            _log.warning("computer.secrets_not_exchanged", computer=self.id, reason="no proxy: its Template or its driver has none")
+            return ()
+        return Protection(secrets).origins
 
     async def _watch(self, running: Running) -> None:
         ending = await self._driver.ended(self.record.spec, running)

@@ -61,6 +61,8 @@ class HostdConfig:
     """The unprivileged user whose worker may connect; None: hostd's own user."""
     exemptions: tuple[Exemption, ...] = ()
     """The operator's exceptions for the networks of Computers and build steps [C4]."""
+    store: Path | None = None
+    """Certificates of the authorities by which the origins of protected Secrets are verified [X1]; None: the system's."""
 
 
 class Hostd:
@@ -143,6 +145,7 @@ class Hostd:
             spawn=self.spawn,
             exited=self._exited,
             exemptions=self.config.exemptions,
+            store=self.config.store,
             whole=whole,
         )
         self.computers[record.computer] = computer

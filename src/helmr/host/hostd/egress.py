@@ -19,9 +19,12 @@ from typing import Any, Final
 
 import structlog
 
+from helmr.host.hostd.trust import Trust
 from helmr.host.sandbox.egress import Decision, EgressPolicy, EgressProxy, Exemption, HostRule
 from helmr.host.sandbox.egress.activity import InFlight
+from helmr.host.sandbox.egress.inspection import Inspection, upstream_context
 from helmr.host.sandbox.egress.lookups import Lookups
+from helmr.host.sandbox.egress.protected import ProtectedSecret
 from helmr.host.sandbox.egress.proxy import ProxyConfig, Resolve
 from helmr.host.sandbox.egress.upstream import upstream_of
 from helmr.protocol.egress import CONNECTIONS, PROXY_SOCKET
@@ -43,6 +46,7 @@ class Decisions:
     computer: str
     allowed: int = 0
     refused: int = 0
+    exchanged: int = 0
     last: deque[Mapping[str, Any]] = field(default_factory=lambda: deque[Mapping[str, Any]](maxlen=REFUSALS))
     _minute: float = 0.0
     _logged: int = 0
@@ -55,26 +59,49 @@ class Decisions:
             self.refused += 1
             at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
             self.last.append({"host": decision.host, "port": decision.port, "reason": decision.reason, "at": at})
+        members = {"host": decision.host, "port": decision.port, "address": decision.address}
+        self._write("egress.decision", allowed=decision.allowed, reason=decision.reason, **members)
+
+    def exchange(self, origin: str, secrets: Sequence[str]) -> None:
+        """Count a request with Secrets in it, and log their names within bounds [X1]."""
+        self.exchanged += 1
+        self._write("egress.exchanged", origin=origin, secrets=list(secrets))
+
+    def describe(self) -> Mapping[str, Any]:
+        """The member `egress` of a Computer's stats."""
+        counts = {"allowed": self.allowed, "refused": self.refused, "exchanged": self.exchanged}
+        return counts | {"last_refused": list(self.last)}
+
+    def _write(self, event: str, **members: Any) -> None:
         now = time.monotonic()
         if now - self._minute >= _MINUTE:
             self._minute, self._logged = now, 0
         self._logged += 1
-        members = {"computer": self.computer, "host": decision.host, "port": decision.port, "address": decision.address}
         if self._logged <= REFUSALS:
-            _log.info("egress.decision", allowed=decision.allowed, reason=decision.reason, **members)
+            _log.info(event, computer=self.computer, **members)
         elif self._logged == REFUSALS + 1:
             _log.info("egress.decisions_not_logged", computer=self.computer, seconds=round(self._minute + _MINUTE - now))
-
-    def describe(self) -> Mapping[str, Any]:
-        """The member `egress` of a Computer's stats."""
-        return {"allowed": self.allowed, "refused": self.refused, "last_refused": list(self.last)}
 
 
 class ComputerEgress:
     """`open` and `close` are idempotent, and may follow each other any number of times."""
 
-    def __init__(self, computer: str, allow: Sequence[str], exemptions: Sequence[Exemption], *, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        computer: str,
+        allow: Sequence[str],
+        exemptions: Sequence[Exemption],
+        trust: Trust,
+        *,
+        expected: Sequence[str] = (),
+        resolve: Resolve | None = None,
+    ) -> None:
+        """`expected`: origins whose Secrets will be told by `protect`."""
         self.decisions = Decisions(computer)
+        self.trust = trust
+        self._inspection = Inspection(
+            lambda: trust.authority, lambda: upstream_context(trust.store), self.decisions.exchange, expected=expected
+        )
         self._policy = EgressPolicy(allow=tuple(map(HostRule.parse, allow)), exemptions=tuple(exemptions))
         self._resolve = Lookups() if resolve is None else resolve
         self._proxy: EgressProxy | None = None
@@ -94,10 +121,15 @@ class ComputerEgress:
                 on_decision=self.decisions.take,
                 resolve=self._resolve,
                 upstream=lambda host, port: upstream_of(os.environ, host, port),
+                inspection=self._inspection,
             )
             proxy = EgressProxy(config)
             await proxy.start()
             self._proxy = proxy
+
+    def protect(self, secrets: Sequence[ProtectedSecret]) -> None:
+        """What is exchanged from now on. Connections in which something else was exchanged end at once [X2]."""
+        self._inspection.protect(secrets)
 
     async def join(self, passed: socket.socket) -> Multiplexer:
         """Serve the streams of a socket whose other end a forwarder inside has: for drivers whose guests can't reach the run folder.

@@ -18,6 +18,7 @@ from helmr.host.hostd.params import NAME, Params
 from helmr.host.hostd.params import channel as _channel
 from helmr.host.hostd.params import fence as _fence
 from helmr.host.hostd.params import key as _key
+from helmr.host.hostd.params import protected as _protected
 from helmr.host.hostd.params import text as _text
 from helmr.host.hostd.params import value as _value
 from helmr.host.hostd.records import Fence, Record, owner_of, save
@@ -65,6 +66,7 @@ class Methods:
             "image.collect": self._images.collect,
             "computer.start": self._start,
             "computer.attach": self._attach,
+            "computer.protect": self._protect,
             "computer.bundle": self._bundle,
             "computer.stop": self._stop,
             "computer.destroy": self._destroy,
@@ -181,7 +183,7 @@ class Methods:
         computer, _ = await self._obtain(params)
         await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
         try:
-            await computer.start(_fence(params))
+            await computer.start(_fence(params), _protected(params))
         except BaseException:
             self._hostd.watchdog.forget(computer.id)
             raise
@@ -263,6 +265,7 @@ class Methods:
         computer, fence = self._computer(params), _fence(params)
         computer.check_fence(fence)
         await self._taken_over(computer)
+        self._protect_again(computer, fence, params)
         stream = await computer.attach(fence)
         self._holders[computer.id] = connection
         return WithDescriptor({}, stream)
@@ -319,9 +322,24 @@ class Methods:
             self._hostd.watchdog.forget(computer.id)
         return told
 
+    async def _protect(self, connection: Connection, params: Params) -> Reply:
+        """Other Secrets than before are exchanged from now on [X1]."""
+        secrets = _protected(params)
+        if secrets is None:
+            raise failure.InvalidRequest('"protected_secrets" is missing.')
+        self._computer(params).protect(_fence(params), secrets)
+        return {}
+
+    def _protect_again(self, computer: Computer, fence: Fence, params: Params) -> None:
+        """They are kept in memory alone, so each takeover tells them."""
+        secrets = _protected(params)
+        if secrets is not None:
+            computer.protect(fence, secrets)
+
     async def _wake(self, connection: Connection, params: Params) -> Reply:
         computer, fence, key = self._computer(params), _fence(params), _key(params)
         computer.check_fence(fence)
+        self._protect_again(computer, fence, params)
         if computer.is_running:
             await self._taken_over(computer)
             return await computer.wake(fence, key)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.records import Fence
+from helmr.host.sandbox.egress.protected import ProtectedSecret, read_protected
 from helmr.protocol.wire import WireError, from_wire
 
 T = TypeVar("T")
@@ -52,6 +53,19 @@ def key(params: Params) -> bytes | None:
     if len(found) != KEY_BYTES:
         raise failure.InvalidRequest(f'"key" must be {KEY_BYTES} bytes in Base64.')
     return found
+
+
+def protected(params: Params) -> Sequence[ProtectedSecret] | None:
+    """`protected_secrets`, if it is there: what the proxy exchanges [X1]."""
+    written: Any = params.get("protected_secrets")
+    if written is None:
+        return None
+    if not isinstance(written, list):
+        raise failure.InvalidRequest('"protected_secrets" must be a list.')
+    try:
+        return read_protected(cast("list[Any]", written))
+    except ValueError as error:
+        raise failure.InvalidRequest(str(error)) from None
 
 
 def value(kind: type[T], params: Params, name: str) -> T:

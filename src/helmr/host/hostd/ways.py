@@ -15,7 +15,9 @@ from helmr.host.hostd.passing import PassedStreams
 from helmr.host.hostd.records import Record
 from helmr.host.hostd.runsocket import RunSocket
 from helmr.host.hostd.supply import Supply
+from helmr.host.hostd.trust import Trust
 from helmr.host.sandbox.driver import Driver, Passed
+from helmr.host.sandbox.egress.protected import ProtectedSecret
 from helmr.host.sandbox.egress.rules import Exemption
 
 _PRECEDENCE_SECONDS: Final = 2.0
@@ -36,10 +38,14 @@ class Owner(Protocol):
 class Ways:
     """Guests that can connect do so; to others each stream is passed in."""
 
-    def __init__(self, owner: Owner, driver: Driver, exemptions: Sequence[Exemption]) -> None:
+    def __init__(self, owner: Owner, driver: Driver, exemptions: Sequence[Exemption], store: Path | None = None) -> None:
+        """`store`: by what the proxy verifies the origins of Secrets; None: the system's."""
         spec = owner.record.spec
         self._owner, self._driver = owner, driver
-        self._egress = ComputerEgress(spec.computer, spec.egress, exemptions) if spec.egress and driver.proxied else None
+        self._egress = None
+        if spec.egress and driver.proxied:
+            trust = Trust(Path(spec.folder), spec.computer, store)
+            self._egress = ComputerEgress(spec.computer, spec.egress, exemptions, trust, expected=spec.protected_origins)
         passes = self._egress is not None and not driver.guests_connect
         self._supply = Supply(self._egress, self._pass_egress) if passes and self._egress is not None else None
         self._streams: RunSocket | PassedStreams | None = None
@@ -107,6 +113,21 @@ class Ways:
         await self.stand_still()
         if self._egress is not None:
             await self._egress.close()
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether there is a proxy that could exchange Secrets."""
+        return self._egress is not None
+
+    def protect(self, secrets: Sequence[ProtectedSecret]) -> None:
+        """What the proxy exchanges from now on [X1]. A no-op without one."""
+        if self._egress is not None:
+            self._egress.protect(secrets)
+
+    def prepare_trust(self) -> None:
+        """Write down what the programs of the next run will trust. It reads and writes files. Raises `OSError`."""
+        if self._egress is not None:
+            self._egress.trust.prepare(self._owner.record.spec)
 
     def require_quiet(self) -> None:
         """Raise `Busy` while something that it asked for by its proxy has not ended [C6]."""

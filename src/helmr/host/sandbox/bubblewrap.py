@@ -193,7 +193,7 @@ class Bubblewrap:
         entrances = groups.create(spec) if groups is not None else ()
         python = await self.python(host_base=spec.host_base)
         binds = interior.tools(host_base=spec.host_base, python=python)
-        binds += interior.guest(runtime=runtime, bundles=folder / "bundles", run=folder / "run")
+        binds += interior.guest(runtime=runtime, bundles=folder / "bundles", run=folder / "run") + interior.trust(spec)
         inside = self.paths(spec)
         supervisor = supervisor_argv(
             python=inside.python, runtime=inside.runtime, socket=f"{inside.run}/host.sock", log=GUEST_LOG, egress=bool(spec.egress)
@@ -205,7 +205,7 @@ class Bubblewrap:
             work=str(folder / "disk/work"),
             hostname=f"c-{spec.computer[-12:]}",
             argv=tuple(argv or supervisor),
-            environment=interior.variables(host_base=spec.host_base, python=python) | dict(spec.variables) | {crowds.MARK: spec.mark},
+            environment=interior.variables(host_base=spec.host_base, python=python) | interior.told(spec),
             cwd="/",
             first_id=spec.first_id,
             overlay=self.overlay,

@@ -81,6 +81,13 @@ class ComputerSpec:
     """Hosts that the Template allows [C4]; none: no network."""
     first_id: int | None = None
     """Host id of root inside; chosen by `create`."""
+    protected_origins: tuple[str, ...] = ()
+    """Origins towards which its proxy exchanges Secrets in this run [X1]. If there are some, its programs are told to trust the proxy."""
+
+    @property
+    def trust(self) -> Path:
+        """The folder shown at `TRUST_FOLDER`, where there are protected origins."""
+        return Path(self.folder) / "trust"
 
     @property
     def mark(self) -> str:

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from helmr.host.sandbox import hostbase
+from helmr.host.sandbox import crowds, hostbase
+from helmr.host.sandbox.driver import ComputerSpec
 from helmr.host.sandbox.plan import Bind
+from helmr.protocol.egress import TRUST_FOLDER, TRUST_VARIABLES
 
 PYTHON_BINARY: Final = f"{hostbase.PYTHON}/bin/python3"
 RUNTIME: Final = "/opt/helmr/runtime"
@@ -45,6 +47,16 @@ def guest(*, runtime: Path, bundles: Path, run: Path | None) -> list[Bind]:
     """What a Computer has and a build step hasn't: the runtime, its bundles, and its way to hostd where it connects by itself."""
     found = [Bind(source=str(runtime), target=RUNTIME), Bind(source=str(bundles), target=BUNDLES)]
     return found if run is None else [*found, Bind(source=str(run), target=RUN)]
+
+
+def trust(spec: ComputerSpec) -> list[Bind]:
+    """By what its programs trust the proxy, where it decrypts [X1]."""
+    return [Bind(source=str(spec.trust), target=TRUST_FOLDER)] if spec.protected_origins else []
+
+
+def told(spec: ComputerSpec) -> dict[str, str]:
+    """The variables of pid 1 that are the Computer's own: its image's, and those of the runtime, which win."""
+    return dict(spec.variables) | (dict(TRUST_VARIABLES) if spec.protected_origins else {}) | {crowds.MARK: spec.mark}
 
 
 def variables(*, host_base: bool, python: str = sys.base_prefix) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 from helmr.host.worker.failure import Failure, failure_of, logger
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.ports import HostdRefused
+from helmr.host.worker.protection import Protection
 from helmr.host.worker.pulse import Held, Pulse, PulseConfig
 from helmr.host.worker.scopes import Scopes
 from helmr.host.worker.stream import SupervisorStream
@@ -46,6 +47,7 @@ class Seat(Protocol):
     scopes: Scopes
     turn: asyncio.Lock
     """Held by whatever changes the Computer as a whole."""
+    protection: Protection
 
     @property
     def gate(self) -> HostdGate: ...
@@ -182,7 +184,7 @@ class Attachment:
 
     async def _open(self) -> None:
         """Get the supervisor's stream and wait until it was greeted. On failure there is no stream."""
-        sock = await self._seat.gate.attach(self._seat.id, self._seat.fence)
+        sock = await self._seat.gate.attach(self._seat.id, self._seat.fence, self._seat.protection.secrets)
         greeting = self._greeting = asyncio.get_running_loop().create_future()
         stream = self._stream = SupervisorStream(self, asyncio.get_running_loop(), self._seat.uplink.congested)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from helmr.host.worker.ports import BlobSource
 from helmr.objects import lay_out, read_listing
 from helmr.objects.listing import blobs_of
 from helmr.objects.store import check_digest
+from helmr.protocol import jsontext
 from helmr.protocol.ids import parse_id
 
 CONCURRENT_FETCHES: Final = 16
@@ -84,3 +86,8 @@ class Bundles:
             return files[blob]
 
         await lay_out(listing, fetched, target)
+
+
+def zygote_name(bundle: str, preload: list[str]) -> str:
+    """Sessions with the same source and the same preloaded modules share a zygote (DESIGN 6)."""
+    return hashlib.sha256(jsontext.canonical([bundle, preload])).hexdigest()[:32]

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import posixpath
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from helmr.host.worker.attachment import FOREIGN, Attachment
-from helmr.host.worker.bundles import Bundles
+from helmr.host.worker.bundles import Bundles, zygote_name
 from helmr.host.worker.failure import DRAINING, Failure, answered, ending_of
 from helmr.host.worker.gate import HostdGate
 from helmr.host.worker.images import Images
 from helmr.host.worker.ports import HostdRefused
+from helmr.host.worker.protection import Protection, without_trust
 from helmr.host.worker.pulse import PulseConfig
 from helmr.host.worker.saves import Saves
 from helmr.host.worker.scopes import Scopes
 from helmr.host.worker.silence import Silence
 from helmr.host.worker.uplink import Uplink
-from helmr.protocol import jsontext
 from helmr.protocol.errors import ComputerBusy
 from helmr.protocol.imageconfig import WORKSPACE, ImageConfig, image_config
 from helmr.protocol.manifest import TemplateManifest
@@ -66,6 +65,7 @@ class Computer:
         self._template: TemplateManifest | None = None
         self._config = ImageConfig()
         self._workspace = WORKSPACE
+        self.protection = Protection(self)
         self._starting: asyncio.Task[None] | None = None
         self._attachment = Attachment(self)
         self._joining: asyncio.Task[None] | None = None
@@ -89,6 +89,7 @@ class Computer:
         """computer.attach: join the supervisor's stream to a slot."""
 
         fence, slot = message["fence"], int(message["slot"])
+        self.protection.take(message)
         acked = cast("Mapping[str, int]", message.get("acked") or {})
 
         def failed(failure: Failure) -> None:
@@ -256,13 +257,14 @@ class Computer:
 
     async def _start(self, message: Mapping[str, Any]) -> None:
         template = from_wire(TemplateManifest, message["template"], "template")
+        self.protection.take(message)
         async with self.turn:
             self.state = "starting"
             layers = await self._host.images.ensure(self.environment, template.image)
             restore = message.get("restore")
             if restore is not None:
                 await self._restore(message["fence"], template, layers, restore)
-            reply = await self._host.gate.start(self.id, message["fence"], self.environment, template, layers)
+            reply = await self._host.gate.start(self.id, message["fence"], self.environment, template, layers, self.protection.secrets)
             self.fence = message["fence"]
             self.remember(template, reply)
             if self._is_gone():
@@ -291,7 +293,8 @@ class Computer:
         """What its processes need to know of the Template, of what its base declares, and of where its folders are inside."""
         self._template = template
         declared = told.get("declared")
-        self._config = image_config(template.image, from_wire(ImageConfig, declared, "declared") if declared is not None else None)
+        base = from_wire(ImageConfig, declared, "declared") if declared is not None else None
+        self._config = without_trust(image_config(template.image, base), template)
         paths = cast("Mapping[str, Any] | None", told.get("paths"))
         if paths is not None:
             self._workspace = str(paths["workspace"])
@@ -308,7 +311,8 @@ class Computer:
 
     async def _wake(self, message: Mapping[str, Any]) -> None:
         async with self.turn:
-            reply = await self._host.gate.wake(self.id, message["fence"], message.get("key"))
+            self.protection.take(message)
+            reply = await self._host.gate.wake(self.id, message["fence"], message.get("key"), self.protection.secrets)
             self.fence, self.state = message["fence"], "running"
             self.tell("computer.state", fence=self.fence, state="awake", rung=reply["rung"], seconds=reply["seconds"])
 
@@ -388,8 +392,3 @@ class Computer:
         if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
             return self._workspace + path[len(WORKSPACE) :]
         return path
-
-
-def zygote_name(bundle: str, preload: list[str]) -> str:
-    """Sessions with the same source and the same preloaded modules share a zygote (DESIGN 6)."""
-    return hashlib.sha256(jsontext.canonical([bundle, preload])).hexdigest()[:32]

@@ -86,14 +86,24 @@ class HostdGate:
         return str((await self._call("image.resolve", reference=reference))["digest"])
 
     async def start(
-        self, computer: str, fence: Any, environment: str, template: TemplateManifest, layers: Sequence[str]
+        self, computer: str, fence: Any, environment: str, template: TemplateManifest, layers: Sequence[str], protected: Sequence[Any]
     ) -> Mapping[str, Any]:
         return await self._call(
-            "computer.start", computer=computer, fence=fence, environment=environment, template=to_wire(template), layers=list(layers)
+            "computer.start",
+            computer=computer,
+            fence=fence,
+            environment=environment,
+            template=to_wire(template),
+            layers=list(layers),
+            protected_secrets=list(protected),
         )
 
-    async def attach(self, computer: str, fence: Any) -> socket.socket:
-        return await self._repeat(lambda hostd: hostd.attach(computer, fence))
+    async def attach(self, computer: str, fence: Any, protected: Sequence[Any]) -> socket.socket:
+        return await self._repeat(lambda hostd: hostd.attach(computer, fence, protected))
+
+    async def protect(self, computer: str, fence: Any, protected: Sequence[Any]) -> None:
+        """Its proxy exchanges these Secrets from now on, and no others [X1]."""
+        await self._call("computer.protect", computer=computer, fence=fence, protected_secrets=list(protected))
 
     async def bundle(self, computer: str, digest: str, path: Path) -> str:
         """The bundle's folder inside the Computer."""
@@ -109,8 +119,8 @@ class HostdGate:
         """Put it to sleep: `rung`, `seconds`. Memory on disk opens with `key` alone, which only control planes keep [X1]."""
         return await self._call("computer.hibernate", computer=computer, fence=fence, key=key)
 
-    async def wake(self, computer: str, fence: Any, key: Any) -> Mapping[str, Any]:
-        return await self._call("computer.wake", computer=computer, fence=fence, key=key)
+    async def wake(self, computer: str, fence: Any, key: Any, protected: Sequence[Any]) -> Mapping[str, Any]:
+        return await self._call("computer.wake", computer=computer, fence=fence, key=key, protected_secrets=list(protected))
 
     async def save(self, computer: str, fence: Any, spool: Path, keys: Mapping[str, str], previous: str | None) -> Mapping[str, Any]:
         """Have a Computer's files saved into `spool`: new `packs`, the `manifest`, and all the packs that this `needs` [C5]."""

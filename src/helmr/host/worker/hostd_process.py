@@ -26,11 +26,14 @@ DriverName = Literal["bubblewrap", "gvisor", "docker", "process"]
 
 
 class HostdProcess:
-    """hostd on `folder`. What it writes goes to `hostd.log` there; `driver` and `egress_allow` are for one that is started here."""
+    """hostd on `folder`. What it writes goes to `hostd.log` there; the rest is for one that is started here."""
 
-    def __init__(self, folder: Path, driver: DriverName = "bubblewrap", egress_allow: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, driver: DriverName = "bubblewrap", egress_allow: Sequence[str] = (), egress_ca: Path | None = None
+    ) -> None:
         self.folder = folder.absolute()
         self._egress_allow = tuple(egress_allow)
+        self._egress_ca = egress_ca
         self._driver: DriverName = driver
         self._pid: int | None = None
         """The one started here, until its end was seen."""
@@ -130,6 +133,7 @@ class HostdProcess:
         self._log_from = log.stat().st_size if log.exists() else 0
         arguments = [sys.executable, "-m", "helmr.host.hostd", "--state", str(self.folder), "--driver", self._driver]
         arguments += [argument for entry in self._egress_allow for argument in ("--egress-allow", entry)]
+        arguments += ["--egress-ca", str(self._egress_ca.absolute())] if self._egress_ca is not None else []
         return self._run(arguments, {name: value for name, value in os.environ.items() if name not in CREDENTIALS}, log)
 
     def _run(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> int:

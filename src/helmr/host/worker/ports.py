@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,8 +21,8 @@ class Hostd(Protocol):
 
     async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
-    async def attach(self, computer: str, fence: Any) -> socket.socket:
-        """The supervisor's stream. The caller owns the socket."""
+    async def attach(self, computer: str, fence: Any, protected: Sequence[Mapping[str, Any]] | None = None) -> socket.socket:
+        """The supervisor's stream. The caller owns the socket. `protected`: the Secrets that its proxy exchanges [X1]."""
         ...
 
     async def wait_closed(self) -> None:

@@ -42,6 +42,8 @@ class WorkerProcessConfig:
     """For a hostd that is started here."""
     egress_allow: tuple[str, ...] = ()
     """For a hostd that is started here: inside addresses that Templates may choose [C4]."""
+    egress_ca: Path | None = None
+    """For a hostd that is started here: by what it verifies the origins of protected Secrets [X1]; None: the system's authorities."""
     worker: WorkerConfig | None = None
     """The rest; its `state` wins over the one above."""
 
@@ -58,7 +60,7 @@ async def run_worker(config: WorkerProcessConfig) -> None:
             "A worker needs the control plane's address and a worker credential.",
             hint=f"Give --url and --credential, or set {URL_VARIABLE} and {CREDENTIAL_VARIABLE}.",
         )
-    hostd = HostdProcess(config.hostd_state or config.state / "hostd", config.driver, config.egress_allow)
+    hostd = HostdProcess(config.hostd_state or config.state / "hostd", config.driver, config.egress_allow, config.egress_ca)
     await hostd.ensure()
     settings = config.worker or WorkerConfig(state=config.state)
     async with aiohttp.ClientSession() as session:

@@ -144,6 +144,8 @@ class Worker:
                 self._named(message).sleep(message)
             case "computer.wake":
                 self._named(message).wake(message)
+            case "computer.protect":
+                self._named(message).protection.change(message)
             case "computer.save":
                 self.saves.take(message)
             case "save.forget":

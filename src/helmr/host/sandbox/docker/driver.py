@@ -269,7 +269,7 @@ class Docker:
         runtime = await asyncio.to_thread(ensure_runtime, self._state / "runtime")
         python = await self.builder.python(host_base=spec.host_base)
         binds = interior.tools(host_base=spec.host_base, python=python)
-        binds += interior.guest(runtime=runtime, bundles=folder / "bundles", run=folder / "run")
+        binds += interior.guest(runtime=runtime, bundles=folder / "bundles", run=folder / "run") + interior.trust(spec)
         supervisor = supervisor_argv(
             python=inside.python, runtime=inside.runtime, socket=f"{inside.run}/host.sock", log=GUEST_LOG, egress=bool(spec.egress)
         )
@@ -278,7 +278,7 @@ class Docker:
             spec,
             state=self._state,
             argv=argv or supervisor,
-            variables=interior.variables(host_base=spec.host_base, python=python) | dict(spec.variables) | {crowds.MARK: spec.mark},
+            variables=interior.variables(host_base=spec.host_base, python=python) | interior.told(spec),
             binds=[Bind(source=str(await asyncio.to_thread(self._places, binds)), target=container.OURS), *binds],
             own_parent=facts.cgroup_names == "cgroupfs",
         )

@@ -1,22 +1,30 @@
-"""The filtering proxy: one per sandbox, in hostd, on a unix socket. Names are resolved here and nowhere else."""
+"""The filtering proxy: one per sandbox, in hostd, on a unix socket. Names are resolved here and nowhere else.
+
+Tunnels are opaque, but for those to origins of protected Secrets, which `Inspection` says [X1].
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 
 from helmr.host.sandbox.egress.activity import InFlight, Passage, in_flight
 from helmr.host.sandbox.egress.addresses import Address
+from helmr.host.sandbox.egress.inspection import Inspection, Unprepared
+from helmr.host.sandbox.egress.interception import Interception
 from helmr.host.sandbox.egress.lookups import Lookups
+from helmr.host.sandbox.egress.protected import OriginSecrets
 from helmr.host.sandbox.egress.relay import PUMP_BYTES, pump, relay_response, send_body
 from helmr.host.sandbox.egress.request import HEAD_BYTES, BadRequest, ProxyRequest, read_request
 from helmr.host.sandbox.egress.rules import Decision, EgressPolicy, Reason
+from helmr.host.sandbox.egress.tls import TlsStream, secure
 from helmr.host.sandbox.egress.upstream import Streams, Upstream
 from helmr.protocol.egress import CONNECTIONS
 
@@ -39,6 +47,10 @@ _PHRASES: Final = {
 }
 
 
+_ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+T = TypeVar("T")
+
+
 def no_upstream(host: str, port: int) -> None:
     """Everything is dialled directly."""
 
@@ -56,6 +68,8 @@ class ProxyConfig:
     head_seconds: float = 30.0
     connect_seconds: float = 30.0
     connections: int = CONNECTIONS
+    inspection: Inspection | None = None
+    """What is decrypted; None: nothing."""
 
 
 @dataclass(slots=True)
@@ -122,11 +136,17 @@ class EgressProxy:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inspection = self.config.inspection
         try:
             async with asyncio.timeout(self.config.head_seconds):
                 request = await read_request(reader)
             passage = self._passages[id(asyncio.current_task())] = Passage(tunnel=request.path is None, moved_at=monotonic())
-            streams = await self._dial(request)
+            found = await self._secrets(request)
+            if found is not None and inspection is not None:
+                with inspection.watching(found):
+                    await self._intercept((reader, writer), request, found, inspection)
+                return
+            streams = await self._dial(request, _as_it_is)
         except BadRequest as error:
             await _refuse(writer, error.status, str(error))
             return
@@ -134,9 +154,8 @@ class EgressProxy:
             await _refuse(writer, 408, "The request did not come in time.")
             return
         try:
-            streams[1].transport.set_write_buffer_limits(BUFFER_BYTES)
             if request.path is None:
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                writer.write(_ESTABLISHED)
                 await _tunnel((reader, writer), streams, passage)
             else:
                 streams[1].write(request.head())
@@ -144,13 +163,64 @@ class EgressProxy:
         finally:
             streams[1].close()
 
-    async def _dial(self, request: ProxyRequest) -> Streams:
+    async def _secrets(self, request: ProxyRequest) -> OriginSecrets | None:
+        """What is exchanged on the way to where the request goes; None: nothing, and it stays as it is. Raises `BadRequest`."""
+        host, port = request.host, request.port
+        if self.config.inspection is None or request.path is not None or not self.config.policy.permits_name(host, port):
+            return None
+        try:
+            return await self.config.inspection.at(host, port)
+        except Unprepared as error:
+            raise self._deny(request, "unprepared", 503, str(error)) from None
+
+    async def _intercept(self, client: Streams, request: ProxyRequest, found: OriginSecrets, inspection: Inspection) -> None:
+        """Decrypt it, between two handshakes: the origin's first, so that one that isn't trusted is refused as such [X1]."""
+        host, port, task = request.host, request.port, id(asyncio.current_task())
+
+        async def secured(streams: Streams) -> TlsStream:
+            return await secure(TlsStream(streams, inspection.upstream(), server=False, hostname=host))
+
+        def passing(passage: Passage | None) -> None:
+            self._passages.pop(task, None)
+            if passage is not None:
+                self._passages[task] = passage
+
+        def misdirected() -> None:
+            self._note(request, "misdirected")
+
+        origin = await self._dial(request, secured)
+        try:
+            client[1].write(_ESTABLISHED)
+            async with asyncio.timeout(self.config.head_seconds):
+                guest = await secure(TlsStream(client, inspection.context(host), server=True))
+        except OSError as error:
+            origin.abort()
+            if isinstance(error, ssl.SSLError):  # it asked for another name, or doesn't trust this proxy
+                misdirected()
+            return
+        except BaseException:
+            origin.abort()
+            raise
+        await Interception(
+            guest=guest,
+            origin=origin,
+            secrets=found,
+            host=host,
+            port=port,
+            head_seconds=self.config.head_seconds,
+            passing=passing,
+            exchanged=lambda names: inspection.exchanged(found.origin, names),
+            misdirected=misdirected,
+        ).run()
+
+    async def _dial(self, request: ProxyRequest, finish: Callable[[Streams], Awaitable[T]]) -> T:
+        """Raises `BadRequest`."""
         host, port, policy = request.host, request.port, self.config.policy
         if not policy.permits_name(host, port):
             raise self._deny(request, "not_listed", 403, f"{host}:{port} is not in the allow-list of this sandbox.")
         upstream = self.config.upstream(host, port)
         if upstream is not None and policy.exempts_name(host, port):
-            return await self._connect(request, None, lambda: upstream.connect(host, port))
+            return await self._connect(request, None, lambda: upstream.connect(host, port), finish)
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 addresses = await self.config.resolve(host, port)
@@ -165,26 +235,41 @@ class EgressProxy:
             text = str(address)
             try:
                 if upstream is not None:
-                    return await self._connect(request, text, lambda text=text: upstream.connect(text, port))
-                return await self._connect(request, text, lambda text=text: _dialled(text, port))
+                    return await self._connect(request, text, lambda text=text: upstream.connect(text, port), finish)
+                return await self._connect(request, text, lambda text=text: _dialled(text, port), finish)
             except BadRequest as error:
                 failure = error
         assert failure is not None
         raise failure
 
-    async def _connect(self, request: ProxyRequest, address: str | None, connect: Callable[[], Awaitable[Streams]]) -> Streams:
+    async def _connect(
+        self,
+        request: ProxyRequest,
+        address: str | None,
+        connect: Callable[[], Awaitable[Streams]],
+        finish: Callable[[Streams], Awaitable[T]],
+    ) -> T:
         try:
             async with asyncio.timeout(self.config.connect_seconds):
                 streams = await connect()
+                streams[1].transport.set_write_buffer_limits(BUFFER_BYTES)
+                made = await finish(streams)
+        except ssl.SSLError as error:
+            why = getattr(error, "verify_message", "") or error.reason or error
+            text = f"{request.host}:{request.port} is not trusted with the Secret that belongs there: {why}."
+            raise self._deny(request, "untrusted", 502, text, address) from None
         except OSError as error:
             text = f"{request.host}:{request.port} can't be reached: {error.strerror or error or 'no answer in time'}."
             raise self._deny(request, "unreachable", 502, text, address) from None
         self.config.on_decision(Decision(host=request.host, port=request.port, allowed=True, reason="allowed", address=address))
-        return streams
+        return made
 
     def _deny(self, request: ProxyRequest, reason: Reason, status: int, text: str, address: str | None = None) -> BadRequest:
-        self.config.on_decision(Decision(host=request.host, port=request.port, allowed=False, reason=reason, address=address))
+        self._note(request, reason, address)
         return BadRequest(status, text)
+
+    def _note(self, request: ProxyRequest, reason: Reason, address: str | None = None) -> None:
+        self.config.on_decision(Decision(host=request.host, port=request.port, allowed=False, reason=reason, address=address))
 
 
 def _listen(path: Path) -> socket.socket:
@@ -215,6 +300,10 @@ async def _dialled(address: str, port: int) -> Streams:
     dialled: socket.socket = writer.get_extra_info("socket")
     dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # an origin that vanished must not keep the Computer awake
     return reader, writer
+
+
+async def _as_it_is(streams: Streams) -> Streams:
+    return streams
 
 
 async def _tunnel(client: Streams, origin: Streams, passage: Passage) -> None:

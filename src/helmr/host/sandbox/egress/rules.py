@@ -11,7 +11,9 @@ from typing import Final, Literal, TypeAlias
 from helmr.host.sandbox.egress.addresses import Address, Network, is_public, plain
 from helmr.protocol.errors import InvalidValue
 
-Reason: TypeAlias = Literal["allowed", "not_listed", "private_address", "unresolved", "malformed", "unreachable"]
+Reason: TypeAlias = Literal[
+    "allowed", "not_listed", "private_address", "unresolved", "malformed", "unreachable", "untrusted", "misdirected", "unprepared"
+]
 
 WEB_PORTS: Final = (80, 443)
 """What a rule without a port means."""

@@ -277,9 +277,8 @@ class Gvisor:
         runtime = await asyncio.to_thread(ensure_runtime, self._state / "runtime")
         home = Path(spec.folder)
         python = await self.builder.python(host_base=spec.host_base)
-        binds = interior.tools(host_base=spec.host_base, python=python) + interior.guest(
-            runtime=runtime, bundles=home / "bundles", run=None
-        )
+        binds = interior.tools(host_base=spec.host_base, python=python)
+        binds += interior.guest(runtime=runtime, bundles=home / "bundles", run=None) + interior.trust(spec)
         paths = self.paths(spec)
         supervisor = supervisor_argv(
             python=paths.python,
@@ -291,7 +290,7 @@ class Gvisor:
             memory=spec.memory,
             pids=spec.pids,
         )
-        variables = interior.variables(host_base=spec.host_base, python=python) | dict(spec.variables) | {crowds.MARK: spec.mark}
+        variables = interior.variables(host_base=spec.host_base, python=python) | interior.told(spec)
         made = bundle.bundle(
             binds=binds, argv=argv or supervisor, environment=variables, hostname=f"c-{spec.computer[-12:]}", first_id=spec.first_id
         )

@@ -49,6 +49,12 @@ class LayeredView:
             todo += names_of(target)[::-1]
         return tuple(done)
 
+    def file(self, path: str) -> Path | None:
+        """Where the ordinary file at `path` lies, its links followed within the stack; None where there is none. Raises `ImageFailed`."""
+        names = self.resolve(path)
+        found = self._find(names) if names else None
+        return found if found is not None and stat.S_ISREG(os.lstat(found).st_mode) else None
+
     def names(self, path: str) -> set[str]:
         """What the folder at `path` holds; nothing where it is no folder."""
         found, hidden = set[str](), set[str]()
