@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from helmr.host.hostd.egress import REFUSALS, ComputerEgress, Decisions
+from helmr.host.hostd.trust import Trust
 from helmr.host.sandbox.egress import Decision, Exemption
 from helmr.host.sandbox.egress.addresses import Address
 from helmr.host.sandbox.egress.rules import parse_exemptions
@@ -38,7 +39,8 @@ async def origin() -> AsyncIterator[int]:
 
 
 def network(port: int) -> ComputerEgress:
-    return ComputerEgress("c", [f"in.test:{port}"], [Exemption.parse(f"in.test:{port}")], resolve=resolve)
+    trust = Trust(Path("/nonexistent"), "c", None)
+    return ComputerEgress("c", [f"in.test:{port}"], [Exemption.parse(f"in.test:{port}")], trust, resolve=resolve)
 
 
 async def greeted(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], port: int) -> None:
@@ -63,7 +65,7 @@ async def test_closing_cuts_every_connection_and_opening_takes_new_ones(origin: 
             assert await streams[0].read() == b""
             streams[1].close()
             assert not egress.in_flight() and not (tmp_path / PROXY_SOCKET).exists()
-    assert egress.decisions.describe() == {"allowed": 2, "refused": 0, "last_refused": []}
+    assert egress.decisions.describe() == {"allowed": 2, "refused": 0, "exchanged": 0, "last_refused": []}
 
 
 @pytest.mark.ud("UD-45")

@@ -20,11 +20,12 @@ from helmr.host.hostd.ways import Ways
 from helmr.host.sandbox.bubblewrap import BaseMissing
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.driver import ASIDE, Driver, Ending, Running
-from helmr.host.sandbox.egress.protected import ProtectedSecret, Protection
+from helmr.host.sandbox.egress.protected import Protection
 from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.identity import boot_id, is_alive
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed
+from helmr.protocol.handing import ProtectedSecret
 from helmr.protocol.wire import to_wire
 
 ATTACH_SECONDS: Final = 10.0

@@ -24,10 +24,10 @@ from helmr.host.sandbox.egress import Decision, EgressPolicy, EgressProxy, Exemp
 from helmr.host.sandbox.egress.activity import InFlight
 from helmr.host.sandbox.egress.inspection import Inspection, upstream_context
 from helmr.host.sandbox.egress.lookups import Lookups
-from helmr.host.sandbox.egress.protected import ProtectedSecret
 from helmr.host.sandbox.egress.proxy import ProxyConfig, Resolve
 from helmr.host.sandbox.egress.upstream import upstream_of
 from helmr.protocol.egress import CONNECTIONS, PROXY_SOCKET
+from helmr.protocol.handing import ProtectedSecret
 from helmr.protocol.multiplex import Multiplexer
 
 REFUSALS: Final = 10

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from helmr.host.hostd import failure
 from helmr.host.hostd.records import Fence
-from helmr.host.sandbox.egress.protected import ProtectedSecret, read_protected
+from helmr.host.sandbox.egress.protected import read_protected
+from helmr.protocol.handing import ProtectedSecret
 from helmr.protocol.wire import WireError, from_wire
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from helmr.host.hostd.runsocket import RunSocket
 from helmr.host.hostd.supply import Supply
 from helmr.host.hostd.trust import Trust
 from helmr.host.sandbox.driver import Driver, Passed
-from helmr.host.sandbox.egress.protected import ProtectedSecret
 from helmr.host.sandbox.egress.rules import Exemption
+from helmr.protocol.handing import ProtectedSecret
 
 _PRECEDENCE_SECONDS: Final = 2.0
 """How long the channel to the proxy waits for the supervisor's own stream, for which a Turn may wait."""

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from helmr.host.sandbox.egress.authority import Authority
-from helmr.host.sandbox.egress.protected import OriginSecrets, ProtectedSecret, Protection, origin_of
+from helmr.host.sandbox.egress.protected import OriginSecrets, Protection, origin_of
 from helmr.host.sandbox.egress.tls import one_protocol
 from helmr.protocol.errors import SetupError
+from helmr.protocol.handing import ProtectedSecret
 
 PREPARED_SECONDS: Final = 20.0
 """How long a connection waits for the Secrets of its origin, after a restart of hostd."""

@@ -7,7 +7,6 @@ as bytes: what the guest says then is no header and is not changed, and an origi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -77,7 +76,7 @@ class Interception:
             await self._switched(outcome, seen)
             return None
         if not exchange.sent_all:
-            await self._linger()
+            await self.guest.linger(LINGER_SECONDS)
         return outcome.pending if outcome.reusable else None
 
     async def _idle(self) -> bytes:
@@ -112,15 +111,9 @@ class Interception:
 
     async def _last_word(self, exchange: Exchange, status: int, text: str) -> None:
         if await exchange.answer(status, text):
-            await self._linger()
+            await self.guest.linger(LINGER_SECONDS)
         else:
             self.guest.abort()  # in the middle of an answer: the guest must not take what it has for all
-
-    async def _linger(self) -> None:
-        with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(LINGER_SECONDS):
-                while await self.guest.read():
-                    continue
 
     async def _switched(self, outcome: Outcome, seen: Seen) -> None:
         passage = Passage(tunnel=True, moved_at=monotonic())

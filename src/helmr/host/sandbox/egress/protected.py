@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from helmr.protocol.handing import ProtectedSecret
 from helmr.protocol.hosts import check_origin
 from helmr.protocol.wire import WireError, from_wire
 
@@ -28,17 +29,6 @@ _NEVER: Final = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "upgrade", "expect", "te", "trailer", "proxy-authorization"}
 )
 """What the proxy itself answers for, and no Secret belongs in."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtectedSecret:
-    """`placeholder` is what the guest has; `value` what `allowed_origins` get instead, in `headers`."""
-
-    name: str
-    placeholder: str
-    value: str = field(repr=False)
-    allowed_origins: tuple[str, ...]
-    headers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import quote, quote_plus
 
-from helmr.host.sandbox.egress.protected import ProtectedSecret
+from helmr.protocol.handing import ProtectedSecret
 
 SHORTEST: Final = 6
 """Bytes of a value below which it is left alone: it would be found in everything."""

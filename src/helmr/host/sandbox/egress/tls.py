@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
 from typing import Final
@@ -59,10 +60,16 @@ class TlsStream:
 
     def close(self) -> None:
         """Say that no more comes, and close, without waiting for an answer. Idempotent."""
-        with contextlib.suppress(ssl.SSLError):
-            self._tls.unwrap()
-        self._send()
+        self._finish()
         self._writer.close()
+
+    async def linger(self, seconds: float) -> None:
+        """Say that no more comes, and drop what still does for a while: what is closed on unread bytes takes back what was said last."""
+        self._finish()
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(seconds):
+                while await self._reader.read(READ_BYTES):
+                    continue
 
     def drop(self) -> None:
         """Close without a word, but with those that wait to be sent: why a handshake failed."""
@@ -71,6 +78,11 @@ class TlsStream:
     def abort(self) -> None:
         """End it so that the other side sees that something is missing."""
         self._writer.transport.abort()
+
+    def _finish(self) -> None:
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._send()
 
     def _send(self) -> None:
         if self._outgoing.pending and not self._writer.is_closing():
