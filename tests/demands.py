@@ -19,6 +19,7 @@ TESTED: Final = tuple(
         *(35, 37, 39, 40, 42, 44, 45, 46),  # Computers
         *(49, 51, 52, 53, 54, 55, 56, 58, 59),  # events and streams
         *(61, 62, 63, 64),  # questions
+        *(71, 72, 73, 74, 75),  # triggers
         *(84, 85, 87, 88),  # PostgreSQL
         *(89, 91),  # idempotency
         *(97, 98),  # safety
@@ -29,7 +30,6 @@ TESTED: Final = tuple(
 LATER: Final = {
     **dict.fromkeys(("UD-34",), "saves, recovery of Computers and their own API"),
     **dict.fromkeys(("UD-67", "UD-68", "UD-69"), "Slack"),
-    **dict.fromkeys(("UD-71", "UD-72", "UD-73", "UD-74", "UD-75"), "triggers"),
     **dict.fromkeys(("UD-77", "UD-78", "UD-79", "UD-81"), "delegation by Runtime MCP"),
     "UD-82": "the scenarios with notices dropped, behind a pooler",
     **dict.fromkeys(("UD-93", "UD-94"), "hibernation and recovery across promotions, collection of bundles and images"),

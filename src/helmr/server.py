@@ -18,14 +18,16 @@ Configuration, from the environment:
 | `HELMR_ADMISSION_BURST` | how many of them may come at once | a second's worth, at least 1 |
 | `HELMR_PAYLOAD_RETENTION` | how long the contents of closed Sessions are kept (`30d`), or `never` to expire none | |
 | `HELMR_COMPUTER_RETENTION` | how long a Computer that was assigned by itself outlives its last Session (`7d`), or `never` to keep all | |
+| `HELMR_TRIGGER_COMPUTER_RETENTION` | the same of a Computer that was made for a trigger's firing (`24h`), or `never` | |
+| `HELMR_TRIGGER_GRACE` | by how much a trigger may fire late, after a downtime (`1h`), at least `1m` | |
 
-Where the rate or a retention is not given, the database keeps what it has; a new one has no limit, and keeps Computers for 7 days.
+Where the rate, a retention or the grace is not given, the database keeps what it has; a new one has no limit, keeps Computers for 7 days
+(those of triggers for 24 hours), and its triggers have an hour's grace.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import sys
@@ -44,7 +46,7 @@ from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.background import until_stored
 from helmr.control.service.faults import arm_from_environment
 from helmr.control.service.keyfile import keep_keyring
-from helmr.control.service.limits import AdmissionLimit, EnvironmentLimits, set_limits
+from helmr.control.service.limits import EnvironmentLimits, set_limits
 from helmr.control.service.plane import ControlPlane, PlaneConfig
 from helmr.control.service.principals import KEY_PREFIX, create_key, ensure_environment, store_key
 from helmr.control.service.saves import SAVE_AFTER_SECONDS
@@ -58,6 +60,7 @@ from helmr.control.upkeep.closings import Closings
 from helmr.control.upkeep.collection import Collection
 from helmr.control.upkeep.command_ends import CommandEnds
 from helmr.control.upkeep.computers import ComputerExpiry
+from helmr.control.upkeep.cron import CronFirings, OldFirings
 from helmr.control.upkeep.deadlines import Deadlines
 from helmr.control.upkeep.heartbeat import Heartbeat
 from helmr.control.upkeep.hibernation import Hibernation
@@ -74,18 +77,18 @@ from helmr.control.upkeep.saving import Saving
 from helmr.control.upkeep.secrets import SecretExposures
 from helmr.control.upkeep.stream_leases import StreamLeases
 from helmr.control.upkeep.transits import Transits
+from helmr.environment_limits import limits_from
 from helmr.garbage import settle_down
 from helmr.logs import LEVELS, write_logs
 from helmr.objects import FolderStore, open_objects
-from helmr.protocol.duration import duration_ms, retention_ms
-from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable, InvalidValue
+from helmr.protocol.duration import duration_ms
+from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable
 from helmr.protocol.storage import WaterMarks
-from helmr.protocol.unset import UNSET, UnsetType
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
-    Closings, Collection, CommandEnds, ComputerExpiry, Deadlines, Hibernation, IdleClose, LostWorkers, OldReceipts, PayloadExpiry,
-    Placement, PressureHolds, Saving, SecretExposures, Transits,
+    Closings, Collection, CommandEnds, ComputerExpiry, CronFirings, Deadlines, Hibernation, IdleClose, LostWorkers, OldFirings, OldReceipts,
+    PayloadExpiry, Placement, PressureHolds, Saving, SecretExposures, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)
@@ -151,29 +154,6 @@ class ServerConfig:
         )
 
 
-def limits_from(environ: Mapping[str, str] = os.environ) -> EnvironmentLimits:
-    """What the variables say of admission and retention; what they don't say stays as it is. Raises `ConfigurationMissing`."""
-    admission: AdmissionLimit | UnsetType | None = UNSET
-    rate, burst = environ.get("HELMR_ADMISSION_RATE", ""), environ.get("HELMR_ADMISSION_BURST", "")
-    if burst and rate in ("", "unlimited"):
-        raise ConfigurationMissing("HELMR_ADMISSION_BURST needs a HELMR_ADMISSION_RATE.", hint="")
-    if rate == "unlimited":
-        admission = None
-    elif rate:
-        try:
-            perhaps = float(rate)
-            most = int(burst) if burst else max(1, math.ceil(perhaps))
-            admission = AdmissionLimit(rate=perhaps, burst=most)
-        except (ValueError, OverflowError, InvalidValue):
-            told = 'HELMR_ADMISSION_RATE must be a number over 0 and up to 1000000 (Turns a second) or "unlimited", '
-            raise ConfigurationMissing(told + "HELMR_ADMISSION_BURST a whole number from 1 to 1000000.", hint="") from None
-    return EnvironmentLimits(
-        admission=admission,
-        payload_retention_ms=_retention(environ, "HELMR_PAYLOAD_RETENTION"),
-        computer_retention_ms=_retention(environ, "HELMR_COMPUTER_RETENTION"),
-    )
-
-
 def save_after(environ: Mapping[str, str] = os.environ) -> float:
     """`HELMR_SAVE_AFTER` in seconds. Raises `ConfigurationMissing`."""
     text = environ.get("HELMR_SAVE_AFTER", "")
@@ -181,14 +161,6 @@ def save_after(environ: Mapping[str, str] = os.environ) -> float:
         return duration_ms(text, "HELMR_SAVE_AFTER") / 1000 if text else SAVE_AFTER_SECONDS
     except ValueError as error:
         raise ConfigurationMissing(str(error), hint="") from None
-
-
-def _retention(environ: Mapping[str, str], name: str) -> int | UnsetType | None:
-    text = environ.get(name, "")
-    try:
-        return retention_ms(text, name) if text else UNSET
-    except ValueError as error:
-        raise ConfigurationMissing(str(error), hint='Or "never".') from None
 
 
 def listener_config(environ: Mapping[str, str] = os.environ) -> ListenerConfig:

@@ -27,6 +27,7 @@ from helmr.control.service.plane import ControlPlane
 from helmr.control.service.principals import ensure_environment, session_principal
 from helmr.control.store.creation import create
 from helmr.control.store.flush import Batch
+from helmr.environment_limits import limits_from
 from helmr.objects.folder import FolderStore
 from helmr.protocol.errors import (
     AdmissionUnavailable,
@@ -39,7 +40,7 @@ from helmr.protocol.errors import (
     SessionNotOpen,
 )
 from helmr.protocol.ids import new_id
-from helmr.server import Server, ServerConfig, limits_from
+from helmr.server import Server, ServerConfig
 
 pytestmark = pytest.mark.anyio
 
@@ -474,6 +475,9 @@ def test_the_limits_come_from_the_environment():
     )
     assert limits_from({"HELMR_PAYLOAD_RETENTION": "30d"}).payload_retention_ms == 30 * 86_400_000
     assert limits_from({"HELMR_COMPUTER_RETENTION": "never"}) == EnvironmentLimits(computer_retention_ms=None)
+    assert limits_from({"HELMR_TRIGGER_GRACE": "2h", "HELMR_TRIGGER_COMPUTER_RETENTION": "never"}) == EnvironmentLimits(
+        trigger_grace_ms=2 * 3_600_000, trigger_computer_retention_ms=None
+    )
     assert limits_from({"HELMR_COMPUTER_RETENTION": "12h"}).computer_retention_ms == 12 * 3_600_000
 
 

@@ -196,7 +196,8 @@ def test_the_configuration_comes_from_the_environment() -> None:
     ("name", "text"), [("DATABASE_URL", ""), ("HELMR_API_KEY", "secret"), ("HELMR_POOL_SIZE", "many"), ("HELMR_LOG_LEVEL", "loud"),
      ("HELMR_ADMISSION_RATE", "many"), ("HELMR_ADMISSION_RATE", "0"), ("HELMR_ADMISSION_RATE", "nan"), ("HELMR_ADMISSION_RATE", "inf"),
      ("HELMR_ADMISSION_BURST", "3"), ("HELMR_PAYLOAD_RETENTION", "30"), ("HELMR_PAYLOAD_RETENTION", "0d"),
-     ("HELMR_COMPUTER_RETENTION", "7 days")],
+     ("HELMR_COMPUTER_RETENTION", "7 days"), ("HELMR_TRIGGER_GRACE", "59s"), ("HELMR_TRIGGER_GRACE", "an hour"),
+     ("HELMR_TRIGGER_COMPUTER_RETENTION", "1")],
 )  # fmt: skip
 def test_a_wrong_variable_is_named(name: str, text: str) -> None:
     with pytest.raises(ConfigurationMissing, match=name):

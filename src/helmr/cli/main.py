@@ -82,6 +82,11 @@ _SERVER = {
     "rotate-master-key": Entry("helmr.cli.masterkey:rotate_master_key", "Renew the master key, step by step."),
 }
 
+_TRIGGER = {
+    "list": Entry("helmr.cli.trigger:list_", "List triggers, with their next fires."),
+    "get": Entry("helmr.cli.trigger:get", "Show a trigger and its next five fires."),
+}
+
 _ROOT = {
     "init": Entry("helmr.cli.project:init", "Write a project that runs."),
     "dev": Entry("helmr.cli.local:dev", "Run everything here around a project, and republish it on change."),
@@ -93,6 +98,7 @@ _ROOT = {
     "computer": Entry("helmr.cli.main:computer", "What Sessions run on."),
     "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
     "secret": Entry("helmr.cli.main:secret", "Values that Computers get and nobody can read."),
+    "trigger": Entry("helmr.cli.main:trigger", "When Agents start by themselves."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
     "server": Entry("helmr.cli.main:server", "Look after a control plane's installation."),
     "worker": Entry("helmr.cli.local:worker", "Run a worker on this host."),
@@ -110,6 +116,7 @@ computer = LazyGroup("computer", entries=_COMPUTER, help="What Sessions run on."
 secret = LazyGroup("secret", entries=_SECRET, help="Values that Computers get and nobody can read.")
 server = LazyGroup("server", entries=_SERVER, help="Look after a control plane's installation.")
 deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")
+trigger = LazyGroup("trigger", entries=_TRIGGER, help="When Agents start by themselves.")
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -25,6 +25,7 @@ from helmr.client.secrets import Secrets
 from helmr.client.session_ref import SessionEvents, SessionRef, SessionTurns
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions, SlackRoute
 from helmr.client.streams import ComputerStream, Shell
+from helmr.client.triggers import Triggers
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.commands import Command
 from helmr.protocol.questions import Answer, choice_answer, text_answer
@@ -38,6 +39,7 @@ from helmr.protocol.shapes import (
     QuestionReceipt,
     QuestionState,
 )
+from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
 
 __all__ = [
     "Agents",
@@ -59,6 +61,7 @@ __all__ = [
     "EventStream",
     "ExpiredTurn",
     "FailedTurn",
+    "Firing",
     "HelmrClient",
     "InterruptedTurn",
     "JsonInput",
@@ -79,6 +82,9 @@ __all__ = [
     "Shell",
     "SlackRoute",
     "TimedTurnWaitResult",
+    "TriggerInfo",
+    "TriggerPage",
+    "Triggers",
     "TurnAsks",
     "TurnOutcome",
     "TurnRef",

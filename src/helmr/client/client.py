@@ -15,6 +15,7 @@ from helmr.client.retry import RetryPolicy
 from helmr.client.secrets import Secrets
 from helmr.client.sessions import Sessions
 from helmr.client.transport import Transport
+from helmr.client.triggers import Triggers
 from helmr.protocol.shapes import Capabilities
 
 DEFAULT_RETRY = RetryPolicy()
@@ -41,6 +42,7 @@ class HelmrClient:
         self.agents = Agents(self._transport)
         self.deployments = Deployments(self._transport)
         self.secrets = Secrets(self._transport)
+        self.triggers = Triggers(self._transport)
 
     def __repr__(self) -> str:
         return f"HelmrClient({self.url!r})"

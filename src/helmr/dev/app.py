@@ -27,13 +27,14 @@ from helmr.dev.following import LiveOutput
 from helmr.dev.host import LocalHost, end_hostd
 from helmr.dev.publishing import Publisher
 from helmr.dev.screen import Ready, Screen
+from helmr.environment_limits import limits_from
 from helmr.host.worker import DriverName, HostdProcess
 from helmr.logs import write_logs
 from helmr.protocol.errors import SetupError
 from helmr.protocol.storage import OWN_MACHINE, WaterMarks
 from helmr.publish.project import load_project
 from helmr.server import DEFAULT_PORT as SERVER_PORT
-from helmr.server import Server, ServerConfig, limits_from, save_after
+from helmr.server import Server, ServerConfig, save_after
 
 T = TypeVar("T")
 DEFAULT_PORT: Final = SERVER_PORT

@@ -1,7 +1,8 @@
 """The grammar of cron schedules: five fields, checked before anything is published. SPEC [T1].
 
 A field is `*` or a list of values and ranges, each with an optional `/step`; months and weekdays also by English name; Sunday is 0 or 7.
-When a schedule fires is the business of the control plane; this module says only what may be written, and that it can ever fire.
+When a schedule fires is the business of the control plane; this module says only what may be written, what it names, and that it can ever
+fire.
 """
 
 from __future__ import annotations
@@ -15,6 +16,18 @@ _MONTHS: Final = {"jan": 1, "feb": 2, "mar": 3, "apr": 4, "may": 5, "jun": 6, "j
 _DAYS: Final = {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6}
 
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
+
+
+class Named(NamedTuple):
+    """What the fields of a schedule name. `weekdays` counts from Sunday, 0."""
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    both: bool
+    """Whether a date must match both the day of month and the weekday: one of the two fields begins with `*`. Else either will do."""
 
 
 class _Field(NamedTuple):
@@ -37,13 +50,26 @@ def check_schedule(schedule: object) -> str:
     """The schedule with single spaces. Raises `ValueError` naming the field that is wrong, or that no day ever matches."""
     if not isinstance(schedule, str):
         raise ValueError("A schedule is a text of five fields.")
+    named = read_schedule(schedule)
+    if named.both and min(named.days) > max(calendar.monthrange(2024, month)[1] for month in named.months):
+        raise ValueError(f"The schedule {schedule!r} never fires: none of its months has such a day.")
+    return " ".join(schedule.split())
+
+
+def read_schedule(schedule: str) -> Named:
+    """What the schedule names. Raises `ValueError` naming the field that is wrong."""
     fields = schedule.split()
     if len(fields) != len(_FIELDS):
         raise ValueError(f"The schedule {schedule!r} has {len(fields)} fields; it needs five: minute hour day month weekday.")
-    _, _, days, months, _ = (_values(text, field) for text, field in zip(fields, _FIELDS, strict=True))
-    if fields[4] == "*" and min(days) > max(calendar.monthrange(2024, month)[1] for month in months):
-        raise ValueError(f"The schedule {schedule!r} never fires: none of its months has such a day.")
-    return " ".join(fields)
+    minutes, hours, days, months, weekdays = (frozenset(_values(text, field)) for text, field in zip(fields, _FIELDS, strict=True))
+    return Named(
+        minutes=minutes,
+        hours=hours,
+        days=days,
+        months=months,
+        weekdays=frozenset(day % 7 for day in weekdays),
+        both=fields[2].startswith("*") or fields[4].startswith("*"),
+    )
 
 
 def check_timezone(name: object) -> str:

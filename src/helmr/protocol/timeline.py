@@ -65,6 +65,10 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
         "turn.queued": Said(
             when="The Turn was admitted.",
             always={"sequence": "its place in the order of admission", "source": "where its input came from"},
+            sometimes={
+                "trigger": "`{id, planned_at, missed}` of the trigger that fired: `missed` counts the instants before that did not, "
+                "since it was looked at last"
+            },
         ),
         "turn.running": Said(when="The Turn was given to its handler. It never is again."),
         "turn.stopping": Said(
@@ -180,7 +184,9 @@ TIMELINE: Final[Mapping[EventKind, Said]] = MappingProxyType(
                 "bytes": "their size",
             },
         ),
-        "slack.delivery_unavailable": Said(when="Something could not be posted to Slack.", reserved=True),
+        "slack.delivery_unavailable": Said(
+            when="Something could not be posted to Slack.", always={"reason": "why: `channel_unavailable`, no Slack app is connected"}
+        ),
     }
 )
 

@@ -23,6 +23,7 @@ from helmr.client.session_ref import SessionTurns as _SessionTurns
 from helmr.client.sessions import Sessions as _Sessions
 from helmr.client.streams import ComputerStream as _ComputerStream
 from helmr.client.streams import Shell as _Shell
+from helmr.client.triggers import Triggers as _Triggers
 from helmr.client.turn_ref import TurnRef as _TurnRef
 from helmr.sync.loop import LoopThread
 from helmr.sync.mirror import mirror_of
@@ -41,6 +42,7 @@ SessionEvents = mirror_of(_SessionEvents)
 SessionRef = mirror_of(_SessionRef)
 Sessions = mirror_of(_Sessions)
 SessionTurns = mirror_of(_SessionTurns)
+Triggers = mirror_of(_Triggers)
 TurnAsks = mirror_of(_TurnAsks)
 TurnRef = mirror_of(_TurnRef)
 
@@ -84,6 +86,7 @@ __all__ = [
     "SessionTurns",
     "Sessions",
     "Shell",
+    "Triggers",
     "TurnAsks",
     "TurnRef",
 ]

@@ -48,6 +48,7 @@ from helmr.protocol.shapes import (
     TurnState,
 )
 from helmr.protocol.states import ComputerStatus, SessionStatus
+from helmr.protocol.triggers import TriggerInfo, TriggerPage
 from helmr.protocol.unset import UNSET, UnsetType
 from helmr.sdk.agent import AgentDefinition
 
@@ -296,6 +297,7 @@ class HelmrClient:
     agents: Agents
     deployments: Deployments
     secrets: Secrets
+    triggers: Triggers
 
     def __init__(
         self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0, retry: RetryPolicy = DEFAULT_RETRY
@@ -466,6 +468,15 @@ class Shell(ComputerStream):
     def wait(self) -> int:
         """The exit code of the program once it has ended, 128 + its number for a signal. Whoever doesn't `read` makes it wait."""
 
+class Triggers:
+    """`client.triggers`: those of the current Deployment."""
+
+    def get(self, agent: str, trigger: str) -> TriggerInfo:
+        """One trigger: its schedule, what became of its last instant, its next five fires. Raises `TriggerNotFound`."""
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> TriggerPage:
+        """A page of triggers, by Agent and id; `limit` 1-100, 50 when omitted."""
+
 class TurnAsks:
     """The questions of one Turn."""
 
@@ -523,6 +534,7 @@ __all__ = [
     "SessionTurns",
     "Sessions",
     "Shell",
+    "Triggers",
     "TurnAsks",
     "TurnRef",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from helmr.control.service.principals import ensure_environment
+from helmr.control.service.promotion import make_current
 from helmr.control.store.pool import Database
 from helmr.control.store.queries import deployments
 from helmr.protocol import jsontext
@@ -69,7 +70,7 @@ async def deploy(database: Database, environment: str | None, manifest: Manifest
             promote=True,
         )
         await deployments.finish_deployment(connection, id=deployment_id, status="deployed", error=None)
-        await deployments.make_current(connection, environment_id=environment_id, deployment_id=deployment_id)
+        await make_current(connection, environment_id, deployment_id, manifest)
         return deployment_id
 
     return await database.run(work)

@@ -17,6 +17,7 @@ retries find it.
 | `question.ask`, `respond` | a question was asked; a person answered |
 | `send` | a message was accepted |
 | `interrupt_turn`, `interrupt_session`, `resume`, `close`, `cancel` | a control was accepted |
+| `fire_trigger` | a trigger's instant became a Session |
 | `deadline`, `close_idle`, `force_stop` | a deadline passed; an idle Session was closed; a cleanup took too long |
 """
 
@@ -49,6 +50,7 @@ WHAT: Final = (
     "cancel",
     "deadline",
     "close_idle",
+    "fire_trigger",
     "force_stop",
 )
 POINTS: Final = tuple(f"{when}:{what}" for what in WHAT for when in ("before_commit", "after_commit"))

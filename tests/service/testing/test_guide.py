@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from helmr import AgentContext, Turn, agent, ask_choice, ask_text, image, template, text
+from helmr import AgentContext, Turn, agent, ask_choice, ask_text, cron, image, template, text
 from helmr.testing import POINTS, RuntimeFactory, SyncRuntimeFactory
 from helmr.testing.faults import WHAT
 
@@ -42,6 +42,9 @@ async def release_silently(turn: Turn, ctx: AgentContext) -> str:
     return "released"
 
 
+each_minute = cron("each-minute", "* * * * *", timezone="UTC", input=[text("Report.")])
+
+
 def examples() -> dict[str, Callable[..., Any]]:
     """The guide's tests, by name."""
     found: dict[str, Callable[..., Any]] = {}
@@ -52,6 +55,7 @@ def examples() -> dict[str, Callable[..., Any]]:
         scope: dict[str, Any] = {
             "reviewer": reviewer,
             "releaser": releaser,
+            "reporter": agent(id="reporter", template=computer, turn=release_silently, triggers=[each_minute]),
             "computer": computer,
             "agent": agent,
             "text": text,
@@ -64,7 +68,7 @@ def examples() -> dict[str, Callable[..., Any]]:
 
 
 def test_the_guide_shows_its_tests() -> None:
-    assert len(examples()) == 6
+    assert len(examples()) == 7
 
 
 @pytest.mark.parametrize("name", examples())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.service.testing.agents import busy, computer, deployer, dozer, echo, plain, quitter, sleeper, stubborn, waiter, writer
 
-from helmr import AgentContext, HelmrClient, Turn, agent, text
+from helmr import UNSET, AgentContext, HelmrClient, Turn, agent, text
 from helmr.testing import Gate, RuntimeFactory, RuntimeProblem, SyncRuntimeFactory
 
 pytestmark = pytest.mark.anyio
@@ -423,3 +423,20 @@ async def test_nothing_is_left_of_a_runtime(helmr_runtime: RuntimeFactory) -> No
     assert set(threading.enumerate()) <= threads
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert not folder.exists()
+
+
+async def test_a_trigger_fires_when_the_clock_gets_there(helmr_runtime: RuntimeFactory) -> None:
+    """[T1], [T3]: in the example, each minute; a jump is a downtime, of which the latest instant fires."""
+    folder = Path(__file__).parents[3] / "examples" / "nightly"
+    async with helmr_runtime(folder) as runtime:
+        shown = await runtime.client.triggers.get("reporter", "each-minute")
+        assert len(shown.next_fires) == 5 and shown.last_firing is UNSET
+        await runtime.clock.advance("61s")
+        (made,) = (await runtime.client.sessions.list(agent="reporter")).items
+        ended = await runtime.event(made.id, "turn.completed")
+        turn = runtime.client.sessions.ref(made.id).turns.ref(str(ended.turn_id))
+        outcome = await turn.wait()
+        assert outcome.status == "completed" and outcome.result["source"] == "schedule"
+        await runtime.clock.advance("30m")
+        shown = await runtime.client.triggers.get("reporter", "each-minute")
+        assert shown.last_firing is not UNSET and shown.last_firing.missed == shown.missed >= 28

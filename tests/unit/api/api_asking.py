@@ -35,6 +35,7 @@ VALUES = {
     "deployment_id": DEPLOYMENT,
     "agent": "echo",
     "secret": "TOKEN",
+    "trigger": "nightly",
     "digest": DIGEST,
     "worker_id": WORKER,
     "object": DIGEST,

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
-from helmr.protocol.ids import ComputerId, SaveId, SecretId, is_id, new_id
+from helmr.protocol.ids import ComputerId, SaveId, SecretId, is_definition_id, is_id, new_id
 from helmr.protocol.saves import Save
 from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretHolder, SecretVersion
 from helmr.protocol.shapes import (
@@ -28,6 +28,7 @@ from helmr.protocol.shapes import (
     Session,
     TurnState,
 )
+from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
 from helmr.protocol.wire import to_wire
 
 KEY = "hlmr_sk_test"
@@ -226,7 +227,7 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
-            " blobs save_objects secrets health"
+            " triggers blobs save_objects secrets health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -572,6 +573,29 @@ class Operations:
     async def agents_list(world: World, principal: Any, deployment_id: str | None, cursor: str | None, limit: int) -> AgentPage:
         found = await Operations.agents_get(world, principal, "echo", deployment_id)
         return AgentPage(deployment_id=DEPLOYMENT, items=(found,))
+
+    @staticmethod
+    async def triggers_get(world: World, principal: Any, agent: str, trigger: str) -> TriggerInfo:
+        assert is_definition_id(agent) and is_definition_id(trigger)
+        if agent != "echo":
+            raise errors.AgentNotFound()
+        if trigger != "nightly":
+            raise errors.TriggerNotFound()
+        return TriggerInfo(
+            agent="echo",
+            trigger="nightly",
+            deployment_id=DEPLOYMENT,
+            schedule="0 1 * * *",
+            timezone="UTC",
+            active_since=TIME,
+            missed=2,
+            next_fires=(TIME,) * 5,
+            last_firing=Firing(planned_at=TIME, status="fired", missed=1, recorded_at=TIME, fired_at=TIME, session_id=SESSION),
+        )
+
+    @staticmethod
+    async def triggers_list(world: World, principal: Any, cursor: str | None, limit: int) -> TriggerPage:
+        return TriggerPage(items=(await Operations.triggers_get(world, principal, "echo", "nightly"),))
 
     @staticmethod
     async def deployments_missing(world: World, principal: Any, digests: Sequence[str]) -> list[str]:

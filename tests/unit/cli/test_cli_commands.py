@@ -227,6 +227,9 @@ async def test_data_is_deleted_only_after_a_yes(helmr: Helmr, tmp_path: Path) ->
 async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
     hold = {"id": HOLD, "session_id": SESSION, "kind": "interrupt", "created_at": TIME, "can_release": True}
     agent_ = {"agent": "reviewer", "template": "repo", "deployment_id": DEPLOYMENT, "input_kind": "text", "runtime_mcp": {"allow": []}}
+    trigger_ = {"agent": "reviewer", "trigger": "nightly", "deployment_id": DEPLOYMENT, "schedule": "0 1 * * *", "timezone": "UTC"}
+    trigger_ |= {"active_since": TIME, "missed": 3, "next_fires": [TIME, TIME]}
+    fired = {"planned_at": TIME, "status": "fired", "missed": 0, "recorded_at": TIME, "fired_at": TIME, "session_id": SESSION}
     deployed = {"id": DEPLOYMENT, "status": "deployed", "current": True, "digest": "d", "created_at": TIME, "agents": ["reviewer"]}
     deployed["images"] = {"python:3.12-slim": "sha256:" + "0" * 64}
     answers: dict[str, Any] = {
@@ -237,6 +240,8 @@ async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
         f"/v1/sessions/{SESSION}/explain": {"session_id": SESSION, "state": "held", "sentence": "It is held.", "facts": {}},
         "/v1/agents": {"deployment_id": DEPLOYMENT, "items": [agent_], "next_cursor": None},
         "/v1/agents/reviewer": agent_,
+        "/v1/triggers": {"items": [trigger_], "next_cursor": None},
+        "/v1/triggers/reviewer/nightly": trigger_ | {"last_firing": fired},
         "/v1/deployments": {"items": [deployed], "next_cursor": None},
         "/v1/deployments/current": deployed,
         f"/v1/deployments/{DEPLOYMENT}": deployed,
@@ -249,6 +254,8 @@ async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
         (("session", "turn", "get", SESSION, TURN), f"/v1/sessions/{SESSION}/turns/{TURN}", '"x"'),
         (("session", "why", SESSION), f"/v1/sessions/{SESSION}/explain", "It is held.\n"),
         (("agent", "list"), "/v1/agents", "reviewer\ttext\trepo"),
+        (("trigger", "list"), "/v1/triggers", f"reviewer\tnightly\t0 1 * * *\tUTC\t{TIME}"),
+        (("trigger", "get", "reviewer", "nightly"), "/v1/triggers/reviewer/nightly", f"{TIME} fired"),
         (("agent", "get", "reviewer"), "/v1/agents/reviewer", '{"allow": []}'),
         (("deployment", "list"), "/v1/deployments", f"{DEPLOYMENT}\tdeployed\tcurrent\t1"),
         (("deployment", "get"), "/v1/deployments/current", "reviewer"),

@@ -41,6 +41,17 @@ pytestmark = pytest.mark.anyio
 DIGEST = "ab" * 32
 CONTROLLED = {"id": CONTROL, "session_id": SESSION, "status": "accepted", "hold_id": HOLD, "turn_id": TURN}
 DEPLOYED = {"id": DEPLOYMENT, "status": "deployed", "current": True, "digest": "d", "created_at": TIME}
+TRIGGER = {
+    "agent": "reviewer",
+    "trigger": "nightly",
+    "deployment_id": DEPLOYMENT,
+    "schedule": "0 1 * * *",
+    "timezone": "Europe/Berlin",
+    "active_since": TIME,
+    "missed": 0,
+    "next_fires": [TIME],
+    "last_firing": {"planned_at": TIME, "status": "fired", "missed": 0, "recorded_at": TIME, "fired_at": TIME, "session_id": SESSION},
+}
 AGENT = {"agent": "reviewer", "template": "repo", "deployment_id": DEPLOYMENT, "input_kind": "text", "runtime_mcp": {"allow": []}}
 PAGE = {"items": [], "next_cursor": None}
 
@@ -120,6 +131,8 @@ ANSWERS: dict[str, Any] = {
     "list_events": {"records": [], "next_after": 0, "has_more": False, "retained_after": 0, "sealed": False},
     "list_agents": PAGE | {"deployment_id": DEPLOYMENT},
     "get_agent": AGENT,
+    "list_triggers": {"items": [TRIGGER], "next_cursor": "reviewer:nightly"},
+    "get_trigger": TRIGGER,
     "missing_blobs": {"missing": [DIGEST]},
     "publish_deployment": DEPLOYED,
     "list_deployments": {"items": [DEPLOYED], "next_cursor": None},
@@ -219,6 +232,9 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.computers.download(COMPUTER, "/x", tmp_path / "x")).entries == 1
         await client.agents.list(deployment_id=DEPLOYMENT, limit=100)
         await client.agents.get("reviewer", deployment_id=DEPLOYMENT)
+        page = await client.triggers.list(cursor="reviewer:a", limit=1)
+        assert page.items[0].last_firing.session_id == SESSION and page.next_cursor == "reviewer:nightly"
+        assert (await client.triggers.get("reviewer", "nightly")).next_fires == (TIME,)
         assert await client.deployments.missing_blobs([DIGEST]) == [DIGEST]
         await client.deployments.create_deployment(Manifest(protocol=1, bundle=DIGEST, agents=(), templates=()), True)
         await client.deployments.list()

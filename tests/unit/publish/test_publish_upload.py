@@ -94,6 +94,8 @@ async def test_the_examples_define_what_their_readmes_say() -> None:
     assert [(one.id, one.input_kind) for one in hello.agents] == [("echo", "text")]
     release = (await prepare(load_project(EXAMPLES / "release"))).manifest
     assert [(one.id, one.input_kind) for one in release.agents] == [("release", "text")]
+    nightly = (await prepare(load_project(EXAMPLES / "nightly"))).manifest
+    assert [(one.id, one.timezone) for one in nightly.agents[0].triggers] == [("nightly", "Europe/Berlin"), ("each-minute", "UTC")]
     reviewer = (await prepare(load_project(EXAMPLES / "reviewer"))).manifest
     [one], [box] = reviewer.agents, reviewer.templates
     assert (one.id, one.input_kind, one.has_init, one.file) == ("reviewer", "text", True, "agents/reviewer.py")

@@ -26,6 +26,7 @@ from helmr.protocol.shapes import (
     TurnState,
 )
 from helmr.protocol.streams import Message, StreamKind
+from helmr.protocol.triggers import TriggerInfo, TriggerPage
 
 if TYPE_CHECKING:
     from helmr.control.service.principals import Principal
@@ -250,6 +251,11 @@ class Deployments(Protocol):
         ...
 
 
+class Triggers(Protocol):
+    async def get(self, principal: Principal, agent: str, trigger: str) -> TriggerInfo: ...
+    async def list(self, principal: Principal, cursor: str | None, limit: int) -> TriggerPage: ...
+
+
 class Commands(Protocol):
     """Reads wait for a change at most `wait_seconds`, and hold no connection meanwhile."""
 
@@ -359,6 +365,8 @@ class Services(Protocol):
     def deployments(self) -> Deployments: ...
     @property
     def secrets(self) -> Secrets: ...
+    @property
+    def triggers(self) -> Triggers: ...
     @property
     def commands(self) -> Commands: ...
     @property

@@ -17,7 +17,19 @@ from helmr.control.api.services import Vitals
 from helmr.protocol import errors, limits
 from helmr.protocol.shapes import Capabilities
 
-FEATURES = ("sessions", "turns", "messages", "questions", "events", "events.stream", "computers", "agents", "deployments", "workers")
+FEATURES = (
+    "sessions",
+    "turns",
+    "messages",
+    "questions",
+    "events",
+    "events.stream",
+    "computers",
+    "agents",
+    "deployments",
+    "triggers",
+    "workers",
+)
 LIMITS = {
     "input_bytes": limits.INPUT_BYTES,
     "content_bytes": limits.CONTENT_BYTES,

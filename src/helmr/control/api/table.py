@@ -18,6 +18,7 @@ from helmr.control.api.secrets import SECRET_ROUTES
 from helmr.control.api.services import Vitals
 from helmr.control.api.sessions import SESSION_ROUTES
 from helmr.control.api.system import system_routes
+from helmr.control.api.triggers import TRIGGER_ROUTES
 from helmr.control.api.turns import TURN_ROUTES
 
 WORKER_LINK_PATH = "/v1/workers/link"
@@ -47,6 +48,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *AGENT_ROUTES,
         *DEPLOYMENT_ROUTES,
         *SECRET_ROUTES,
+        *TRIGGER_ROUTES,
         *WORKER_OBJECT_ROUTES,
         *system_routes(describe, metrics),
     )

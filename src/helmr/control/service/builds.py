@@ -17,6 +17,7 @@ from helmr.control.service.background import Background, Coalesced
 from helmr.control.service.build_log import BuildLog
 from helmr.control.service.core import Core, Effects
 from helmr.control.service.links import Links, WorkerEnd
+from helmr.control.service.promotion import make_current
 from helmr.control.service.vault import Vault
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import deployments, identity
@@ -145,7 +146,7 @@ class Builds:
             stored = render.error(error["code"], error.get("message")) if error is not None else None
             await deployments.finish_deployment(connection, id=row["id"], status=status, error=stored)
             if status == "deployed" and now["promote_when_ready"]:
-                await deployments.make_current(connection, environment_id=row["environment_id"], deployment_id=row["id"])
+                await make_current(connection, row["environment_id"], row["id"], read_manifest(now["manifest"]))
 
         await self._core.write("finish_deployment", work)
 

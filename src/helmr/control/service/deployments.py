@@ -17,6 +17,7 @@ from helmr.control.service.builds import Builds, known_digests, read_manifest, u
 from helmr.control.service.core import Core, Effects, retry_of
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principal
+from helmr.control.service.promotion import check_triggers, make_current
 from helmr.control.service.reply import Reply
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import deployments, identity, secrets
@@ -116,7 +117,7 @@ class Deployments:
                 if promote and row["status"] == "building":
                     await deployments.want_promotion(connection, id=deployment_id)
                 elif promote:
-                    await deployments.make_current(connection, environment_id=principal.environment_id, deployment_id=deployment_id)
+                    await make_current(connection, principal.environment_id, deployment_id, read_manifest(row["manifest"]))
             row = await deployments.deployment_row(connection, id=deployment_id, environment_id=principal.environment_id)
             current = environment["current_deployment_id"]
             if promote and row["status"] == "deployed":
@@ -165,7 +166,7 @@ class Deployments:
             await identity.lock_environment(connection, id=principal.environment_id)
             if row["status"] != "deployed":
                 raise Conflict(f"The Deployment is {row['status']}; only a deployed one can be promoted.")
-            await deployments.make_current(connection, environment_id=principal.environment_id, deployment_id=deployment_id)
+            await make_current(connection, principal.environment_id, deployment_id, read_manifest(row["manifest"]))
             return await retry.remember(connection, jsontext.dumps(to_wire(self._shape(row, row["id"]))), None)
 
         return await self._core.write("promote", work)
@@ -280,6 +281,7 @@ def _check_manifest(manifest: Mapping[str, Any]) -> Manifest:
             raise DefinitionInvalid(f"{agent.id!r} is no Agent id.")
         if agent.template not in templates:
             raise DefinitionInvalid(f"Agent {agent.id} names the Template {agent.template!r}, which the manifest lacks.")
+        check_triggers(agent)
     for template in checked.templates:
         try:
             read_bindings(template.secrets, f"Template {template.id}")

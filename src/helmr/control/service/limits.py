@@ -1,4 +1,6 @@
-"""What an Environment allows: its admission rate, and how long closed Sessions' payloads and Computers are kept. SPEC [S5], [S22], [C9].
+"""What an Environment allows: its admission rate, how long closed Sessions' payloads and Computers are kept, how late a trigger fires.
+
+SPEC [S5], [S22], [C9], [T3].
 
 They hold for all control planes of an installation at once: they are rows, and act from the commit that changes them.
 """
@@ -16,6 +18,7 @@ from helmr.protocol.unset import UNSET, UnsetType
 
 _MOST_BURST: Final = 1_000_000
 _MOST_RATE: Final = 1_000_000.0
+_LEAST_GRACE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,14 @@ class EnvironmentLimits:
     payload_retention_ms: int | UnsetType | None = UNSET
     computer_retention_ms: int | UnsetType | None = UNSET
     """For how long a Computer that was assigned by itself outlives its last Session [C9]."""
+    trigger_computer_retention_ms: int | UnsetType | None = UNSET
+    """The same of a Computer that was made for a trigger's firing."""
+    trigger_grace_ms: int | UnsetType = UNSET
+    """By how much a firing may be late, at least a minute [T3]. Raises `InvalidValue`."""
+
+    def __post_init__(self) -> None:
+        if self.trigger_grace_ms is not UNSET and self.trigger_grace_ms < _LEAST_GRACE_MS:
+            raise InvalidValue("The grace of triggers is at least a minute.")
 
 
 class Limits:
@@ -56,6 +67,8 @@ class Limits:
             admission=admission,
             payload_retention_ms=row["payload_retention_ms"],
             computer_retention_ms=row["computer_retention_ms"],
+            trigger_computer_retention_ms=row["trigger_computer_retention_ms"],
+            trigger_grace_ms=row["trigger_grace_ms"],
         )
 
     async def set(self, environment_id: str, wanted: EnvironmentLimits) -> None:
@@ -76,6 +89,11 @@ async def set_limits(connection: Connection, environment_id: str, wanted: Enviro
         await limits.limit_retention(connection, environment_id=environment_id, payload_retention_ms=wanted.payload_retention_ms)
     if wanted.computer_retention_ms is not UNSET:
         await limits.limit_computers(connection, environment_id=environment_id, computer_retention_ms=wanted.computer_retention_ms)
+    if wanted.trigger_computer_retention_ms is not UNSET:
+        retention_ms = wanted.trigger_computer_retention_ms
+        await limits.limit_trigger_computers(connection, environment_id=environment_id, retention_ms=retention_ms)
+    if wanted.trigger_grace_ms is not UNSET:
+        await limits.limit_trigger_grace(connection, environment_id=environment_id, grace_ms=wanted.trigger_grace_ms)
 
 
 async def take_token(connection: Connection, environment_id: str) -> None:

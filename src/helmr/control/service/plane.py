@@ -23,6 +23,7 @@ from helmr.control.service.draining import Draining
 from helmr.control.service.events import Events
 from helmr.control.service.explaining import Explanations
 from helmr.control.service.exposures import Exposures
+from helmr.control.service.firings import Firings
 from helmr.control.service.health import Health
 from helmr.control.service.histories import Histories
 from helmr.control.service.hub import Hub
@@ -44,6 +45,7 @@ from helmr.control.service.session_logs import LogLine
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.starting import Starting
+from helmr.control.service.triggers import Triggers
 from helmr.control.service.turns import Turns
 from helmr.control.service.vault import Vault
 from helmr.control.store.flush import PostgresFlush
@@ -96,6 +98,8 @@ class ControlPlane:
         self.events = Events(core)
         self.retention = Retention(core)
         self.agents = Agents(core, manifests)
+        self.triggers = Triggers(core, manifests)
+        self.firings = Firings(core, manifests)
         keyring = config.keyring if config.objects is not None else None
         self.saves = Saves(core, keyring, after_seconds=config.save_after_seconds)
         self.save_objects = SaveObjects(core, config.objects)

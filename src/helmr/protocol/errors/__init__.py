@@ -55,6 +55,7 @@ from helmr.protocol.errors.missing import (
     SecretNotFound,
     SessionNotFound,
     TemplateNotFound,
+    TriggerNotFound,
     TurnNotFound,
 )
 from helmr.protocol.errors.conflicts import (
@@ -239,6 +240,7 @@ __all__ = [
     "StreamBroken",
     "StreamsExhausted",
     "TemplateNotFound",
+    "TriggerNotFound",
     "TurnCancelled",
     "TurnNotFound",
     "TurnNotRunning",

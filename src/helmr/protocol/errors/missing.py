@@ -42,6 +42,13 @@ class AgentNotFound(Missing):
     hint = "`helmr agent list` shows the Agents of the current Deployment."
 
 
+class TriggerNotFound(Missing):
+    """The current Deployment has no such trigger."""
+
+    code = "trigger_not_found"
+    hint = "`helmr trigger list` shows those of the current Deployment."
+
+
 class DeploymentNotFound(Missing):
     """There is no such Deployment in this Environment."""
 

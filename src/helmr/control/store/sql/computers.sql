@@ -239,8 +239,11 @@ SELECT * FROM computers WHERE id = :id AND environment_id = :environment_id;
 -- Newest first, with how many of its Sessions aren't closed, when it goes by itself [C9], and of when its newest save is [C5].
 SELECT c.*, m.open_sessions, v.started_at AS saved_at,
     CASE WHEN c.status = 'available' AND NOT c.explicit AND m.open_sessions = 0
-        THEN m.closed_at + e.computer_retention_ms * interval '1 millisecond' END AS delete_after
+        THEN m.closed_at + r.retention END AS delete_after
 FROM computers c JOIN environments e ON e.id = c.environment_id LEFT JOIN saves v ON v.id = c.save_id
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN c.scheduled THEN e.trigger_computer_retention_ms ELSE e.computer_retention_ms END * interval '1 millisecond'
+    ) r (retention)
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE s.status <> 'closed') AS open_sessions, max(s.closed_at) AS closed_at
         FROM sessions s WHERE s.computer_id = c.id
@@ -284,20 +287,28 @@ SET status = 'deleted', residency = 'cold', error = NULL, deadline_at = NULL, sl
 WHERE id = :id;
 
 -- name: computers_to_delete(count)
--- Computers assigned by themselves that have outlived their last Session by their Environment's retention [C9]. None of them is younger.
+-- Computers assigned by themselves that have outlived their last Session by their Environment's retention, which is another one for those of
+-- triggers [C9]. None of them is younger.
 SELECT c.id FROM computers c JOIN environments e ON e.id = c.environment_id
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN c.scheduled THEN e.trigger_computer_retention_ms ELSE e.computer_retention_ms END * interval '1 millisecond'
+    ) r (retention)
 WHERE c.status = 'available' AND NOT c.explicit
-    AND c.created_at <= clock_timestamp() - e.computer_retention_ms * interval '1 millisecond'
+    AND c.created_at <= clock_timestamp() - r.retention
     AND NOT EXISTS (
         SELECT FROM sessions s WHERE s.computer_id = c.id
-            AND (s.status <> 'closed' OR s.closed_at > clock_timestamp() - e.computer_retention_ms * interval '1 millisecond')
+            AND (s.status <> 'closed' OR s.closed_at > clock_timestamp() - r.retention)
     )
 LIMIT :count;
 
 -- name: outlived(id)$
 -- The same of one that is locked.
-SELECT c.status = 'available' AND NOT c.explicit AND e.computer_retention_ms IS NOT NULL AND NOT EXISTS (
+SELECT c.status = 'available' AND NOT c.explicit AND r.retention IS NOT NULL AND NOT EXISTS (
     SELECT FROM sessions s WHERE s.computer_id = c.id
-        AND (s.status <> 'closed' OR s.closed_at > clock_timestamp() - e.computer_retention_ms * interval '1 millisecond')
+        AND (s.status <> 'closed' OR s.closed_at > clock_timestamp() - r.retention)
 )
-FROM computers c JOIN environments e ON e.id = c.environment_id WHERE c.id = :id;
+FROM computers c JOIN environments e ON e.id = c.environment_id
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN c.scheduled THEN e.trigger_computer_retention_ms ELSE e.computer_retention_ms END * interval '1 millisecond'
+    ) r (retention)
+WHERE c.id = :id;

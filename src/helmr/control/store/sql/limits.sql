@@ -16,8 +16,14 @@ UPDATE environments SET payload_retention_ms = :payload_retention_ms WHERE id = 
 -- name: limit_computers(environment_id, computer_retention_ms)!
 UPDATE environments SET computer_retention_ms = :computer_retention_ms WHERE id = :environment_id;
 
+-- name: limit_trigger_computers(environment_id, retention_ms)!
+UPDATE environments SET trigger_computer_retention_ms = :retention_ms WHERE id = :environment_id;
+
+-- name: limit_trigger_grace(environment_id, grace_ms)!
+UPDATE environments SET trigger_grace_ms = :grace_ms WHERE id = :environment_id;
+
 -- name: limits_of(environment_id)^
-SELECT b.rate, b.burst, e.payload_retention_ms, e.computer_retention_ms
+SELECT b.rate, b.burst, e.payload_retention_ms, e.computer_retention_ms, e.trigger_computer_retention_ms, e.trigger_grace_ms
 FROM environments e LEFT JOIN admission_buckets b ON b.environment_id = e.id WHERE e.id = :environment_id;
 
 -- name: lock_bucket(environment_id)$
