@@ -268,7 +268,7 @@ class Server:
             keyring=keep_keyring(self._config.key_file),
             objects=open_objects(objects) if self._config.saves else None,
             save_after_seconds=self._config.save_after_seconds,
-            disks=(self._config.blobs, *([Path(unquote(place.path))] if place.scheme == "file" else [])),
+            disks=(self._config.blobs, *([Path(unquote(place.path))] if self._config.saves and place.scheme == "file" else [])),
             storage=self._config.storage,
         )
 
