@@ -460,7 +460,7 @@ def _settings(examples: int, steps: int) -> settings:
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_whatever_happens_to_sessions_is_what_the_rules_allow(lives: type[Lives], part: int) -> None:
     """[S1]-[S21], [E1], [E2], [Q3], [Q4], I1-I6. In parts, which run beside each other; each has dice of its own."""
-    run_state_machine_as_test(lives, settings=_settings(int(os.environ.get("MODEL_EXAMPLES", "12")) // _PARTS, 30))
+    run_state_machine_as_test(lives, settings=_settings(int(os.environ.get("MODEL_EXAMPLES", "8")) // _PARTS, 30))
 
 
 @pytest.mark.soak
