@@ -401,6 +401,7 @@ async def test_a_trigger_that_can_not_fire_holds_up_no_other(movable, tmp_path):
         await t.rows("UPDATE trigger_windows SET timezone = 'Mars/Olympus' WHERE trigger = 'broken'")
         await t.tick(MONDAY + HOUR)
         assert await t.firings() == [("03 01:00", "fired", 0)]
+        assert (await t.info("broken"))["next_fires"] == []
         await t.rows("UPDATE trigger_windows SET timezone = 'UTC' WHERE trigger = 'broken'")
         await t.tick(MONDAY + HOUR + 61 * SECOND)
         assert await t.firings("broken") == [("03 01:00", "fired", 0)]

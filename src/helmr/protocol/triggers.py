@@ -38,7 +38,7 @@ class TriggerInfo:
     active_since: str
     missed: int
     next_fires: tuple[str, ...]
-    """The next five."""
+    """The next five; none where the server lacks the zone."""
     last_firing: Firing | UnsetType = UNSET
 
 
