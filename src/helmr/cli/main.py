@@ -70,6 +70,14 @@ _DEPLOYMENT = {
     "promote": Entry("helmr.cli.deployment:promote", "Make a Deployment the current one."),
 }
 
+_KEY = {
+    "list": Entry("helmr.cli.key:list_", "List API keys."),
+    "get": Entry("helmr.cli.key:get", "Show what an API key may."),
+    "create": Entry("helmr.cli.key:create", "Make an API key."),
+    "rotate": Entry("helmr.cli.key:rotate", "Put a new API key in the place of one."),
+    "revoke": Entry("helmr.cli.key:revoke", "Have an API key taken no more."),
+}
+
 _SECRET = {
     "list": Entry("helmr.cli.secret:list_", "List Secrets."),
     "get": Entry("helmr.cli.secret:get", "Show a Secret's versions, and where it is bound."),
@@ -97,6 +105,7 @@ _ROOT = {
     "question": Entry("helmr.cli.main:question", "What Sessions ask people."),
     "computer": Entry("helmr.cli.main:computer", "What Sessions run on."),
     "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
+    "key": Entry("helmr.cli.main:key", "API keys: what programs may."),
     "secret": Entry("helmr.cli.main:secret", "Values that Computers get and nobody can read."),
     "trigger": Entry("helmr.cli.main:trigger", "When Agents start by themselves."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
@@ -113,6 +122,7 @@ session = LazyGroup("session", entries=_SESSION, help="Conversations with Agents
 agent = LazyGroup("agent", entries=_AGENT, help="What a Deployment publishes.")
 question = LazyGroup("question", entries=_QUESTION, help="What Sessions ask people.")
 computer = LazyGroup("computer", entries=_COMPUTER, help="What Sessions run on.")
+key = LazyGroup("key", entries=_KEY, help="API keys: what programs may.")
 secret = LazyGroup("secret", entries=_SECRET, help="Values that Computers get and nobody can read.")
 server = LazyGroup("server", entries=_SERVER, help="Look after a control plane's installation.")
 deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")

@@ -1,6 +1,7 @@
 """The client: Sessions, Turns, timelines and Deployments over HTTP, asynchronously. `helmr.sync` is the same, blocking."""
 
 from helmr.client.agents import Agents
+from helmr.client.api_keys import ApiKeys
 from helmr.client.asks import TurnAsks
 from helmr.client.client import HelmrClient
 from helmr.client.commands import CommandOutput, CommandRef, Commands
@@ -28,6 +29,7 @@ from helmr.client.streams import ComputerStream, Shell
 from helmr.client.triggers import Triggers
 from helmr.client.turn_ref import TurnRef
 from helmr.protocol.commands import Command
+from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
 from helmr.protocol.questions import Answer, choice_answer, text_answer
 from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretPage
 from helmr.protocol.shapes import (
@@ -44,6 +46,9 @@ from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
 __all__ = [
     "Agents",
     "Answer",
+    "ApiKey",
+    "ApiKeyPage",
+    "ApiKeys",
     "CancelledTurn",
     "Command",
     "CommandOutput",
@@ -65,6 +70,7 @@ __all__ = [
     "HelmrClient",
     "InterruptedTurn",
     "JsonInput",
+    "NewApiKey",
     "QuestionPage",
     "QuestionReceipt",
     "QuestionState",

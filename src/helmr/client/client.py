@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from helmr.client.agents import Agents
+from helmr.client.api_keys import ApiKeys
 from helmr.client.commands import Commands
 from helmr.client.computers import Computers
 from helmr.client.configuration import resolve
@@ -42,6 +43,7 @@ class HelmrClient:
         self.agents = Agents(self._transport)
         self.deployments = Deployments(self._transport)
         self.secrets = Secrets(self._transport)
+        self.api_keys = ApiKeys(self._transport)
         self.triggers = Triggers(self._transport)
 
     def __repr__(self) -> str:

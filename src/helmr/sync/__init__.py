@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from helmr.client.agents import Agents as _Agents
+from helmr.client.api_keys import ApiKeys as _ApiKeys
 from helmr.client.asks import TurnAsks as _TurnAsks
 from helmr.client.client import HelmrClient as _HelmrClient
 from helmr.client.commands import CommandRef as _CommandRef
@@ -29,6 +30,7 @@ from helmr.sync.loop import LoopThread
 from helmr.sync.mirror import mirror_of
 
 Agents = mirror_of(_Agents)
+ApiKeys = mirror_of(_ApiKeys)
 Computers = mirror_of(_Computers)
 ComputerStream = mirror_of(_ComputerStream)
 Shell = mirror_of(_Shell)

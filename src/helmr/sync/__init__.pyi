@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, overload
 
+from helmr.client.api_keys import ApiKeys
 from helmr.client.asks import StatusFilter
 from helmr.client.client import DEFAULT_RETRY
 from helmr.client.commands import CommandOutput
@@ -297,6 +298,7 @@ class HelmrClient:
     agents: Agents
     deployments: Deployments
     secrets: Secrets
+    api_keys: ApiKeys
     triggers: Triggers
 
     def __init__(

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from tests.unit.api.api_fakes import (
+    API_KEY,
     BLOB,
     COMMAND,
     COMPUTER,
@@ -35,6 +36,7 @@ VALUES = {
     "deployment_id": DEPLOYMENT,
     "agent": "echo",
     "secret": "TOKEN",
+    "api_key_id": API_KEY,
     "trigger": "nightly",
     "digest": DIGEST,
     "worker_id": WORKER,
@@ -54,6 +56,9 @@ class Sample:
 SAMPLES: dict[str, Sample] = {
     "create_session": Sample(json={"agent": "echo", "input": [{"type": "text", "text": "hi"}]}),
     "create_computer": Sample(json={"template": "tiny", "key": "k", "secrets": [{"name": "A", "env": "B"}]}),
+    "create_api_key": Sample(json={"name": "ci", "permissions": ["sessions.read"], "expires_in": "90d"}),
+    "rotate_api_key": Sample(json={"overlap": "1h"}),
+    "revoke_api_key": Sample(json={}),
     "create_secret": Sample(json={"name": "TOKEN", "value": "x"}),
     "rotate_secret": Sample(json={"value": "x"}),
     "revoke_secret": Sample(json={}),

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
-from helmr.protocol.ids import ComputerId, SaveId, SecretId, is_definition_id, is_id, new_id
+from helmr.protocol.ids import ApiKeyId, ComputerId, SaveId, SecretId, is_definition_id, is_id, new_id
+from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
 from helmr.protocol.saves import Save
 from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretHolder, SecretVersion
 from helmr.protocol.shapes import (
@@ -34,7 +35,7 @@ from helmr.protocol.wire import to_wire
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
 WORKER_KEY = "hlmr_wk_test"
-SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND, WORKER = (new_id() for _ in range(9))
+SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND, WORKER, API_KEY = (new_id() for _ in range(10))
 FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT, FOREIGN_COMPUTER, FOREIGN_COMMAND = (new_id() for _ in range(6))
 BLOB = b"print('hello')\n"
 DIGEST = hashlib.sha256(BLOB).hexdigest()
@@ -50,6 +51,8 @@ ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "inter
     "deployments.write",
     "secrets.read",
     "secrets.write",
+    "keys.read",
+    "keys.manage",
 }
 
 
@@ -155,6 +158,15 @@ def secret(name: str = "TOKEN") -> Secret:
     return Secret(id=SecretId(HOLD), name=name, version=1, created_at=TIME, created_by={"kind": "api_key", "id": SESSION})
 
 
+def api_key() -> ApiKey:
+    return ApiKey(id=ApiKeyId(API_KEY), name="ci", permissions=("sessions.read",), status="active", ends="abcd", created_at=TIME)
+
+
+def known_api_key(key_id: str) -> None:
+    if key_id != API_KEY:
+        raise errors.ApiKeyNotFound()
+
+
 def known_secret(name: str) -> None:
     if name not in ("TOKEN", HOLD):
         raise errors.SecretNotFound()
@@ -227,7 +239,7 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
-            " triggers blobs save_objects secrets health"
+            " triggers blobs save_objects secrets api_keys health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -436,6 +448,30 @@ class Operations:
     async def secrets_revoke(world: World, principal: Any, name: str, key: str | None) -> Reply:
         known_secret(name)
         return Reply(json.dumps(to_wire(secret())).encode(), world.replay)
+
+    @staticmethod
+    async def api_keys_create(world: World, principal: Any, **asked: Any) -> Reply:
+        made = NewApiKey(key=api_key()) if world.replay else NewApiKey(key=api_key(), token="hlmr_sk_new")
+        return Reply(json.dumps(to_wire(made)).encode(), world.replay)
+
+    @staticmethod
+    async def api_keys_list(world: World, principal: Any, cursor: str | None, limit: int) -> ApiKeyPage:
+        return ApiKeyPage(items=(api_key(),), next_cursor="next")
+
+    @staticmethod
+    async def api_keys_get(world: World, principal: Any, key_id: str) -> ApiKey:
+        known_api_key(key_id)
+        return api_key()
+
+    @staticmethod
+    async def api_keys_rotate(world: World, principal: Any, key_id: str, *, overlap: str | None, idempotency_key: str | None) -> Reply:
+        known_api_key(key_id)
+        return Reply(json.dumps(to_wire(NewApiKey(key=api_key(), token="hlmr_sk_new"))).encode(), world.replay)
+
+    @staticmethod
+    async def api_keys_revoke(world: World, principal: Any, key_id: str, key: str | None) -> Reply:
+        known_api_key(key_id)
+        return Reply(json.dumps(to_wire(api_key())).encode(), world.replay)
 
     @staticmethod
     async def commands_execute(world: World, principal: Any, computer_id: str, **named: Any) -> Reply:

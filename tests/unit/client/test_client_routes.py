@@ -34,6 +34,7 @@ from helmr.control.api.table import declared_routes
 from helmr.protocol.archive import Copied, packed
 from helmr.protocol.content import text
 from helmr.protocol.manifest import Manifest
+from helmr.protocol.unset import UNSET
 from helmr.sdk.secret import secret
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +75,15 @@ SECRET: dict[str, Any] = {
     "created_at": TIME,
     "created_by": {"kind": "api_key", "id": HOLD},
     "rotated_at": TIME,
+}
+API_KEY: dict[str, Any] = {
+    "id": HOLD,
+    "name": "ci",
+    "permissions": ["sessions.read"],
+    "status": "active",
+    "ends": "abcd",
+    "created_at": TIME,
+    "expires_at": TIME,
 }
 ANSWERS: dict[str, Any] = {
     "run_command": {"id": COMMAND, "computer_id": COMPUTER},
@@ -118,6 +128,11 @@ ANSWERS: dict[str, Any] = {
         "next_cursor": "next",
     },
     "delete_computer": {"computer_id": COMPUTER, "status": "deleting", "residency": "cold"},
+    "create_api_key": {"key": API_KEY, "token": "hlmr_sk_new"},
+    "list_api_keys": {"items": [API_KEY], "next_cursor": "next"},
+    "get_api_key": API_KEY | {"replaced_by": SESSION},
+    "rotate_api_key": {"key": API_KEY},
+    "revoke_api_key": API_KEY | {"status": "revoked", "revoked_at": TIME},
     "create_secret": SECRET,
     "list_secrets": {"items": [SECRET], "next_cursor": "next"},
     "get_secret": SECRET
@@ -204,6 +219,11 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert [event async for event in ref.events.stream(after=4)] == []
         bound = [secret("TOKEN"), secret("TOKEN", file="/t", protected=True, allowed_origins=["https://api.example.com"])]
         assert (await client.computers.create("repo", key="k", secrets=bound)).id == COMPUTER
+        assert (await client.api_keys.create("ci", ["sessions.read"], expires_in="90d")).token == "hlmr_sk_new"
+        assert (await client.api_keys.list(cursor="c", limit=3)).items[0].ends == "abcd"
+        assert (await client.api_keys.get(HOLD)).replaced_by == SESSION
+        assert (await client.api_keys.rotate(HOLD, overlap="1h")).token is UNSET
+        assert (await client.api_keys.revoke(HOLD)).status == "revoked"
         assert (await client.secrets.create("TOKEN", "value")).rotated_at == TIME
         assert (await client.secrets.list(cursor="c", limit=3)).items[0].name == "TOKEN"
         assert (await client.secrets.get("TOKEN")).computers[0].version == 1

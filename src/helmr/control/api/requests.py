@@ -94,6 +94,22 @@ class RotateSecret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreateApiKey:
+    """`permissions` are at most the caller's own; `expires_in` is a duration such as "90d"."""
+
+    name: Annotated[str, Bytes(1, 128)]
+    permissions: Annotated[tuple[Annotated[str, Bytes(1, 64)], ...], AtMost(64)]
+    expires_in: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateApiKey:
+    """For `overlap` the old key is taken, too; without, it is not."""
+
+    overlap: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueueTurn:
     input: Any
 

@@ -80,6 +80,7 @@ PATH_PARAMETERS: dict[str, PathParameter] = {
     "agent": PathParameter(
         ids.is_definition_id, errors.AgentNotFound, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}, "The Agent's id."
     ),
+    "api_key_id": PathParameter(ids.is_id, errors.ApiKeyNotFound, _ID, "The API key, by its id; never the key itself."),
     "secret": PathParameter(
         is_secret_name, errors.SecretNotFound, {"type": "string", "pattern": f"^{NAME_PATTERN}$"}, "The Secret, by its name or its id."
     ),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from helmr.protocol.commands import Command, CommandLogs, CommandPage
 from helmr.protocol.errors import HelmrError
+from helmr.protocol.key_shapes import ApiKey
 from helmr.protocol.link import Link, LinkEnd
 from helmr.protocol.saves import Save
 from helmr.protocol.secret_shapes import Secret, SecretDetails
@@ -181,6 +182,18 @@ class Secrets(Protocol):
     async def revoke(self, principal: Principal, secret: str, idempotency_key: str | None) -> Receipt:
         """Once it returns, nothing new begins on Computers that have it [X2]."""
         ...
+
+
+class ApiKeys(Protocol):
+    """The token of a key is in the first answer only, and in no receipt."""
+
+    async def create(
+        self, principal: Principal, *, name: str, permissions: Sequence[str], expires_in: str | None, idempotency_key: str | None
+    ) -> Receipt: ...
+    async def get(self, principal: Principal, key_id: str) -> ApiKey: ...
+    async def list(self, principal: Principal, cursor: str | None, limit: int) -> Page[ApiKey]: ...
+    async def rotate(self, principal: Principal, key_id: str, *, overlap: str | None, idempotency_key: str | None) -> Receipt: ...
+    async def revoke(self, principal: Principal, key_id: str, idempotency_key: str | None) -> Receipt: ...
 
 
 class SaveObjects(Protocol):
@@ -365,6 +378,8 @@ class Services(Protocol):
     def deployments(self) -> Deployments: ...
     @property
     def secrets(self) -> Secrets: ...
+    @property
+    def api_keys(self) -> ApiKeys: ...
     @property
     def triggers(self) -> Triggers: ...
     @property

@@ -29,6 +29,8 @@ FEATURES = (
     "deployments",
     "triggers",
     "workers",
+    "secrets",
+    "api_keys",
 )
 LIMITS = {
     "input_bytes": limits.INPUT_BYTES,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from helmr.control.api.agents import AGENT_ROUTES
+from helmr.control.api.api_keys import API_KEY_ROUTES
 from helmr.control.api.commands import COMMAND_ROUTES
 from helmr.control.api.computers import COMPUTER_ROUTES
 from helmr.control.api.deployments import DEPLOYMENT_ROUTES
@@ -48,6 +49,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *AGENT_ROUTES,
         *DEPLOYMENT_ROUTES,
         *SECRET_ROUTES,
+        *API_KEY_ROUTES,
         *TRIGGER_ROUTES,
         *WORKER_OBJECT_ROUTES,
         *system_routes(describe, metrics),

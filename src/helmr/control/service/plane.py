@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from helmr.control.service.agents import Agents
+from helmr.control.service.api_keys import ApiKeys
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.builds import Builds
 from helmr.control.service.commands import Commands
@@ -89,6 +90,7 @@ class ControlPlane:
         core = self._core = Core(database, self._batcher, self.hub, origin=self.origin)
         manifests = Manifests()
         self.principals = Principals(database, worker_token=config.worker_token)
+        self.api_keys = ApiKeys(core, self.principals)
         self._creations = Creations(database, origin=self.origin)
         self.sessions = Sessions(core, manifests, self._creations)
         self.explanations = Explanations(core, manifests)

@@ -38,6 +38,8 @@ PERMISSIONS: Final = (
     "deployments.write",
     "secrets.read",
     "secrets.write",
+    "keys.read",
+    "keys.manage",
 )
 
 _PERMISSION_OF: Final = MappingProxyType(
@@ -190,6 +192,10 @@ class Principals:
             name=row["name"],
         )
 
+    def forget(self) -> None:
+        """Ask the database anew for whoever comes: a key was changed here."""
+        self._seen.clear()
+
     async def authenticate_worker(self, token: str) -> str:
         """The name under which a worker link was authorised. Raises `Unauthenticated`."""
         expected = self._worker_token
@@ -215,11 +221,11 @@ async def create_key(connection: Connection, environment_id: str, name: str, per
 
 async def store_key(connection: Connection, environment_id: str, name: str, token: str, permissions: tuple[str, ...] = PERMISSIONS) -> None:
     """Store a key's hash under a new principal. One that is there keeps its principal, and may what `permissions` says now: what an
-    operator configured gets what a newer version adds."""
+    operator configured gets what a newer version adds. One that was revoked stays so."""
     digest = hashlib.sha256(token.encode()).digest()
-    known = await identity.principal_by_token(connection, token_hash=digest)
+    known = await identity.principal_of_token(connection, token_hash=digest)
     if known is not None:
-        await identity.set_permissions(connection, id=known["id"], permissions=list(permissions))
+        await identity.set_permissions(connection, id=known, permissions=list(permissions))
         return
     principal_id = new_id()
     await identity.insert_principal(

@@ -41,6 +41,7 @@ from helmr.protocol.errors.requests import (
 from helmr.protocol.errors.access import Forbidden, Unauthenticated, Unauthorized
 from helmr.protocol.errors.missing import (
     AgentNotFound,
+    ApiKeyNotFound,
     BlobNotFound,
     CommandNotFound,
     ComputerNotFound,
@@ -59,6 +60,7 @@ from helmr.protocol.errors.missing import (
     TurnNotFound,
 )
 from helmr.protocol.errors.conflicts import (
+    ApiKeyEnded,
     BaseMismatch,
     CapacityWaitBlocked,
     ChannelUnavailable,
@@ -144,6 +146,8 @@ __all__ = [
     "AgentNotFound",
     "AlreadyRunning",
     "AnswerInvalid",
+    "ApiKeyEnded",
+    "ApiKeyNotFound",
     "AskCancelled",
     "AuthoringError",
     "BaseMismatch",

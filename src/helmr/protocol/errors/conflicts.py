@@ -57,6 +57,13 @@ class TurnStopping(Conflict):
     code = "turn_stopping"
 
 
+class ApiKeyEnded(Conflict):
+    """The API key is revoked, expired, or replaced already."""
+
+    code = "api_key_ended"
+    hint = "Make a new one with `helmr key create`."
+
+
 class MessageClosed(Conflict):
     """The Turn takes no messages now: it is not running, has no message handler, or is settling."""
 

@@ -104,6 +104,13 @@ class ObjectNotFound(Missing):
     code = "object_not_found"
 
 
+class ApiKeyNotFound(Missing):
+    """There is no such API key in this Environment."""
+
+    code = "api_key_not_found"
+    hint = "`helmr key list` shows the keys."
+
+
 class SecretNotFound(Missing):
     """There is no such Secret in this Environment."""
 

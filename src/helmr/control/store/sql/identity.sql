@@ -2,6 +2,10 @@
 SELECT p.*, k.expires_at FROM api_keys k JOIN principals p ON p.id = k.principal_id
 WHERE k.token_hash = :token_hash AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());
 
+-- name: principal_of_token(token_hash)$
+-- Whose token it is, or was.
+SELECT principal_id FROM api_keys WHERE token_hash = :token_hash;
+
 -- name: insert_principal(id, environment_id, kind, name, permissions)!
 INSERT INTO principals (id, environment_id, kind, name, permissions) VALUES (:id, :environment_id, :kind, :name, :permissions);
 

@@ -1,0 +1,27 @@
+-- name: insert(id, principal_id, token_hash, ends, created_by, lives_ms)!
+INSERT INTO api_keys (id, principal_id, token_hash, ends, created_by, expires_at)
+VALUES (:id, :principal_id, :token_hash, :ends, :created_by, clock_timestamp() + :lives_ms::bigint * interval '1 millisecond');
+
+-- name: key_in_environment(environment_id, id)^
+SELECT k.*, p.name, p.permissions, k.expires_at <= clock_timestamp() AS expired FROM api_keys k JOIN principals p ON p.id = k.principal_id
+WHERE k.id = :id AND p.environment_id = :environment_id;
+
+-- name: lock_key(id)^
+SELECT *, expires_at <= clock_timestamp() AS expired FROM api_keys WHERE id = :id FOR UPDATE;
+
+-- name: list_keys(environment_id, before, count)
+SELECT k.*, p.name, p.permissions, k.expires_at <= clock_timestamp() AS expired FROM api_keys k JOIN principals p ON p.id = k.principal_id
+WHERE p.environment_id = :environment_id AND (:before::uuid IS NULL OR k.id < :before) ORDER BY k.id DESC LIMIT :count;
+
+-- name: replace(id, replaced_by, overlap_ms)!
+-- Another key has taken its place; this one is taken for `overlap_ms` more, at most to its own end.
+UPDATE api_keys SET replaced_by = :replaced_by,
+    expires_at = least(expires_at, clock_timestamp() + :overlap_ms::bigint * interval '1 millisecond'),
+    revoked_at = CASE WHEN :overlap_ms::bigint = 0 THEN clock_timestamp() END
+WHERE id = :id;
+
+-- name: revoke(id)!
+UPDATE api_keys SET revoked_at = clock_timestamp() WHERE id = :id AND revoked_at IS NULL;
+
+-- name: end_at(id, expires_at)!
+UPDATE api_keys SET expires_at = :expires_at WHERE id = :id;
