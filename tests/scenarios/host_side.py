@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -53,12 +53,15 @@ class Host:
         egress: tuple[str, ...] = (),
         exceptions: tuple[str, ...] = (),
         limits: Mapping[str, int] = MappingProxyType({}),
+        secrets: Sequence[Mapping[str, Any]] = (),
+        store: Path | None = None,
     ) -> None:
-        """`agent` is the file of an Agent `echo`; `egress` the hosts of its Template, `limits` others of its members, `exceptions` are the
-        operator's."""
+        """`agent` is the file of an Agent `echo`; `egress` the hosts of its Template, `limits` others of its members, `secrets` what its
+        proxy exchanges; `exceptions` and `store` are the operator's."""
         self.folder, self.agent, self.egress, self.limits = folder, agent, egress, limits
+        self.secrets = list(secrets)
         self.control = ScriptedControl()
-        self.hostd = HostdProcess(folder / "hostd", driver, exceptions)
+        self.hostd = HostdProcess(folder / "hostd", driver, exceptions, store)
         self.store = FolderStore(folder / "store")
         self.computer, self.environment = new_id(), new_id()
         self.stack = AsyncExitStack()
@@ -93,14 +96,20 @@ class Host:
             self.worker = None
 
     async def start_computer(self) -> None:
-        template = TemplateManifest(id="box", image=ImageManifest(name="box", base="host"), egress=self.egress, **self.limits)
-        self.control.send("computer.start", computer=self.computer, fence=1, environment=self.environment, template=to_wire(template))
+        bound = tuple({"name": secret["name"], "env": secret["name"], "mode": "protected"} for secret in self.secrets)
+        image = ImageManifest(name="box", base="host")
+        template = TemplateManifest(id="box", image=image, egress=self.egress, secrets=bound, **self.limits)
+        about = {"computer": self.computer, "environment": self.environment, "template": to_wire(template), **self._protected()}
+        self.control.send("computer.start", fence=1, **about)
         await self.control.expect("computer.state", state="running")
 
     async def attach(self, acked: dict[str, int]) -> dict[str, Any]:
         self.slot += 1
-        self.control.send("computer.attach", computer=self.computer, fence=1, slot=self.slot, acked=acked)
+        self.control.send("computer.attach", computer=self.computer, fence=1, slot=self.slot, acked=acked, **self._protected())
         return await self.control.expect("computer.attached", slot=self.slot)
+
+    def _protected(self) -> dict[str, Any]:
+        return {"protected_secrets": self.secrets} if self.secrets else {}
 
     async def start_session(self, channel: int) -> int:
         """Start the echo Agent; the pid of its process."""

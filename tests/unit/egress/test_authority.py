@@ -6,12 +6,15 @@ import datetime
 import os
 import ssl
 import stat
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 
-from helmr.host.hostd.trust import BUNDLE_BYTES, KEY_FILE, Trust
+from helmr.host.hostd.bundlelayer import BUNDLE_BYTES
+from helmr.host.hostd.trust import KEY_FILE, Trust
 from helmr.host.sandbox.driver import ComputerSpec
 from helmr.host.sandbox.egress.authority import DAYS, RENEW_DAYS, Authority
 from helmr.protocol.egress import AUTHORITY, BUNDLE
@@ -159,3 +162,53 @@ def test_a_renewed_certificate_reaches_what_runs(tmp_path: Path) -> None:
     assert (spec.trust / BUNDLE).read_bytes() == found.authority.certificate + MARK != before + MARK
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=found.authority.certificate.decode())
+
+
+def own_layer(folder: Path, **changes: Any) -> ComputerSpec:
+    spec = replace(computer(folder), own_bundle=True, **changes)
+    spec.bundle_layer.mkdir()
+    return spec
+
+
+def test_the_images_bundle_gets_the_authority_in_a_layer_that_looks_like_the_image(tmp_path: Path) -> None:
+    below = layer(tmp_path / "layer", "etc/ssl/certs/ca-certificates.crt", MARK)
+    layer(tmp_path / "layer", "usr/local/share/ca-certificates/.keep", b"")
+    (tmp_path / "layer/etc/ssl").chmod(0o751)
+    spec = own_layer(tmp_path / "c", layers=(below,))
+    found = Trust(tmp_path / "c", "c", None)
+    found.prepare(spec)
+    shown = spec.bundle_layer / "etc/ssl/certs/ca-certificates.crt"
+    assert shown.read_bytes() == found.authority.certificate + MARK
+    assert (spec.bundle_layer / "usr/local/share/ca-certificates/helmr-egress.crt").read_bytes() == found.authority.certificate
+    assert (spec.bundle_layer / "etc/ssl").stat().st_mode & 0o777 == 0o751
+    assert Path(below, "etc/ssl/certs/ca-certificates.crt").read_bytes() == MARK and spec.lowers == (below, str(spec.bundle_layer))
+
+
+def test_a_run_without_the_secret_shows_the_bundle_as_it_was_in_the_same_files(tmp_path: Path) -> None:
+    """An overlay remembers the files of its layers."""
+    spec = own_layer(tmp_path / "c", layers=(layer(tmp_path / "layer", "etc/ssl/certs/ca-certificates.crt", MARK),))
+    found = Trust(tmp_path / "c", "c", None)
+    found.prepare(spec)
+    shown = spec.bundle_layer / "etc/ssl/certs/ca-certificates.crt"
+    before = [entry.stat().st_ino for entry in sorted(spec.bundle_layer.rglob("*"))]
+    found.settle(replace(spec, protected_origins=()))
+    assert shown.read_bytes() == MARK
+    assert [entry.stat().st_ino for entry in sorted(spec.bundle_layer.rglob("*"))] == before
+
+
+def test_links_of_the_image_stay_links(tmp_path: Path) -> None:
+    """As Alpine's and Fedora's: the layer holds the file that they lead to."""
+    below = layer(tmp_path / "layer", "etc/pki/real/bundle.pem", MARK)
+    (tmp_path / "layer/etc/ssl").mkdir()
+    (tmp_path / "layer/etc/ssl/certs").symlink_to("../pki/real")
+    (tmp_path / "layer/etc/pki/real/ca-certificates.crt").symlink_to("/etc/pki/real/bundle.pem")
+    spec = own_layer(tmp_path / "c", layers=(below,))
+    Trust(tmp_path / "c", "c", None).prepare(spec)
+    files = [str(path.relative_to(spec.bundle_layer)) for path in spec.bundle_layer.rglob("*") if not path.is_dir()]
+    assert files == ["etc/pki/real/bundle.pem"]
+
+
+def test_an_image_without_certificates_gets_none_of_its_own(tmp_path: Path) -> None:
+    spec = own_layer(tmp_path / "c", layers=(layer(tmp_path / "layer", "etc/hosts", b""),))
+    Trust(tmp_path / "c", "c", None).prepare(spec)
+    assert list(spec.bundle_layer.iterdir()) == []

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.egress.secure_site import PLACEHOLDER, VALUE, secret
 
+from helmr.host.hostd.failure import InvalidRequest
+from helmr.host.hostd.params import protected
 from helmr.host.sandbox.egress.protected import Protection, origin_of, read_protected
 
 ORIGIN = "https://api.test"
@@ -78,3 +80,12 @@ def test_the_space_around_a_value_is_not_a_part_of_it_and_no_text_shows_it() -> 
     with pytest.raises(ValueError, match="one placeholder"):
         told = {"name": "T", "placeholder": PLACEHOLDER, "value": VALUE, "allowed_origins": [ORIGIN], "headers": []}
         read_protected([told, told])
+
+
+def test_hostd_refuses_what_it_cannot_exchange_and_does_not_say_it_again() -> None:
+    told = {"name": "T", "placeholder": PLACEHOLDER, "value": f"{VALUE}\r\nX: 1", "allowed_origins": [ORIGIN], "headers": ["X-Api-Key"]}
+    for written in ([told], [VALUE], VALUE, {"value": VALUE}):
+        with pytest.raises(InvalidRequest) as refused:
+            protected({"protected_secrets": written})
+        assert VALUE not in str(refused.value)
+    assert protected({}) is None and protected({"protected_secrets": []}) == ()

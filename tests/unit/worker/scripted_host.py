@@ -302,7 +302,7 @@ class ScriptedConnection:
             closing.cancel()
 
     async def attach(self, computer: str, fence: Any, protected: Sequence[Mapping[str, Any]] | None = None) -> socket.socket:
-        await self.call("computer.attach", {"computer": computer, "fence": fence})
+        await self.call("computer.attach", {"computer": computer, "fence": fence, "protected_secrets": protected})
         held = self._hostd.computers.get(computer)
         if held is None:
             raise HostdRefused("computer_not_running", "It does not run.")

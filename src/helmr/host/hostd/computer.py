@@ -142,8 +142,7 @@ class Computer:
             try:
                 if secrets is None:
                     self.ways.protect(())
-                if spec.protected_origins:
-                    await asyncio.to_thread(self.ways.prepare_trust)
+                await asyncio.to_thread(self.ways.prepare_trust)
                 await self.ways.open_egress()
                 running = await self._driver.start(spec)
             except BaseException as error:

@@ -27,7 +27,7 @@ from helmr.host.hostd.savemethods import SaveMethods
 from helmr.host.sandbox import hostbase
 from helmr.host.sandbox.cgroups import CgroupFailed
 from helmr.host.sandbox.crowds import CrowdFailed
-from helmr.host.sandbox.driver import ComputerSpec, Unsupported
+from helmr.host.sandbox.driver import OWN_LAYER, ComputerSpec, Unsupported
 from helmr.host.sandbox.identity import boot_id
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed
@@ -244,6 +244,9 @@ class Methods:
             places = tuple(str(layer.path) for _, layer in found if layer is not None)
             declared = await store.declared(template.image)
             variables = image_config(template.image, declared).env
+        own = folder / OWN_LAYER
+        if name not in self._hostd.damaged and template.egress and any(binding.get("mode") == "protected" for binding in template.secrets):
+            own.mkdir()
         spec = ComputerSpec(
             computer=name,
             environment=environment,
@@ -255,6 +258,7 @@ class Methods:
             memory=template.memory,
             pids=template.pids,
             egress=template.egress,
+            own_bundle=own.is_dir(),
             first_id=owner_of(folder) if name in self._hostd.damaged else None,
         )
         others = [other.record.spec for other in self._hostd.computers.values()]

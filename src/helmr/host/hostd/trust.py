@@ -6,34 +6,21 @@ so saves and layers know nothing of them.
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from helmr.host.hostd.bundlelayer import PLACES, read_bundle, view, write_layer
 from helmr.host.sandbox.driver import ComputerSpec
 from helmr.host.sandbox.egress.authority import Authority
 from helmr.host.sandbox.egress.inspection import system_bundle
-from helmr.host.sandbox.images.view import LayeredView
 from helmr.protocol.egress import AUTHORITY, BUNDLE
-from helmr.protocol.errors import ImageFailed
 
 KEY_FILE: Final = "egress-ca.pem"
-BUNDLE_BYTES: Final = 4 << 20
-"""The largest bundle that is taken from an image."""
 
 _PUBLIC: Final = "public.pem"
 _VARIABLES: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_PLACES: Final = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/ssl/cert.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ca-certificates/extracted/tls-ca-bundle.pem",
-)
-"""Where distributions keep what they trust: Debian, Alpine, Fedora, SUSE, Arch."""
 
 _log = structlog.get_logger("helmr.hostd.trust")
 
@@ -66,6 +53,12 @@ class Trust:
         _place(spec.trust / _PUBLIC, public or b"")
         if not self.authority.renew():
             self._write()
+        self.settle(spec)
+
+    def settle(self, spec: ComputerSpec) -> None:
+        """The image's own bundle, for a run with the proxy's authority or without. Raises `OSError`."""
+        if spec.own_bundle:
+            write_layer(spec, self.authority.certificate if spec.protected_origins else None)
 
     def _write(self) -> None:
         folder = self._folder / "trust"
@@ -83,29 +76,12 @@ class Trust:
 
 
 def _of_image(spec: ComputerSpec) -> bytes | None:
-    """The bundle of a Computer that doesn't run. What lies there is the guest's: nothing is followed out of it, nor waited for."""
-    folder = Path(spec.folder)
-    base = [folder.parent.parent / "bases" / spec.base] if spec.base else []
-    view = LayeredView([*base, *map(Path, spec.layers), folder / "disk/upper"])
+    """The bundle of a Computer that doesn't run, as it has left it."""
+    seen = view(spec, Path(spec.folder) / "disk/upper")
     named = [spec.variables[name] for name in _VARIABLES if spec.variables.get(name)]
-    for place in (*named, *_PLACES):
-        try:
-            found = view.file(place)
-            text = None if found is None else _read(found)
-        except (ImageFailed, OSError):
-            continue  # whatever is there, it is no bundle
-        if text is not None and b"-----BEGIN CERTIFICATE-----" in text:
-            return text if text.endswith(b"\n") else text + b"\n"
-    return None
-
-
-def _read(path: Path) -> bytes | None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > BUNDLE_BYTES:
-            return None
-        return file.read(BUNDLE_BYTES)
+    found = (text for place in (*named, *PLACES) if (text := read_bundle(seen, place)) is not None)
+    text = next(found, None)
+    return text if text is None or text.endswith(b"\n") else text + b"\n"
 
 
 def _place(path: Path, text: bytes) -> None:

@@ -126,8 +126,11 @@ class Ways:
 
     def prepare_trust(self) -> None:
         """Write down what the programs of the next run will trust. It reads and writes files. Raises `OSError`."""
-        if self._egress is not None:
-            self._egress.trust.prepare(self._owner.record.spec)
+        spec = self._owner.record.spec
+        if self._egress is not None and spec.protected_origins:
+            self._egress.trust.prepare(spec)
+        elif self._egress is not None:
+            self._egress.trust.settle(spec)
 
     def require_quiet(self) -> None:
         """Raise `Busy` while something that it asked for by its proxy has not ended [C6]."""

@@ -165,6 +165,7 @@ class Bubblewrap:
             if spec.layers or not base:
                 raise LaunchFailed("This user can't mount an overlay on this host, so only from_host() images without steps run here.")
             await asyncio.to_thread(shutil.copytree, base[0], folder / "disk/upper", symlinks=True, dirs_exist_ok=True)
+            spec = dataclasses.replace(spec, own_bundle=False)
         if not self._root:
             return spec
         self._used = {other.first_id for other in taken if other.first_id is not None}
@@ -185,7 +186,7 @@ class Bubblewrap:
     async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
         folder = Path(spec.folder)
         base = await self.pinned_base(spec)
-        layers = (*(str(path) for path in base), *spec.layers)
+        layers = (*(str(path) for path in base), *spec.lowers)
         if not layers:
             raise LaunchFailed("The image has no layers.")
         runtime = await asyncio.to_thread(ensure_runtime, self._state / "runtime")

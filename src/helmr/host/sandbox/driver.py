@@ -19,6 +19,9 @@ ASIDE: Final = "disk.new"
 """In a Computer's folder: where other files for it are made; of no worth after a crash."""
 
 
+OWN_LAYER: Final = "bundle-layer"
+"""In a Computer's folder: the layer of its own, where it has one."""
+
 Passed: TypeAlias = Literal["stream", "egress"]
 """What a stream is for that is passed in: the supervisor's own, or the channel to the egress proxy [C4]."""
 
@@ -83,6 +86,19 @@ class ComputerSpec:
     """Host id of root inside; chosen by `create`."""
     protected_origins: tuple[str, ...] = ()
     """Origins towards which its proxy exchanges Secrets in this run [X1]. If there are some, its programs are told to trust the proxy."""
+
+    own_bundle: bool = False
+    """Whether it has a layer of its own above its image's, with the image's bundle of certificates [X1]; from its making on, or never."""
+
+    @property
+    def bundle_layer(self) -> Path:
+        """That layer's folder."""
+        return Path(self.folder) / OWN_LAYER
+
+    @property
+    def lowers(self) -> tuple[str, ...]:
+        """All layers below its disk but the base of a `from_host()` image, bottom first."""
+        return (*self.layers, str(self.bundle_layer)) if self.own_bundle else self.layers
 
     @property
     def trust(self) -> Path:

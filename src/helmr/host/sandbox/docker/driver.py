@@ -94,7 +94,9 @@ class Docker:
         # Programs of root's below it would be root's on this host too.
         (folder / "disk").chmod(0o700)
         os.chown(folder / "disk/upper", first_id, first_id)
-        return dataclasses.replace(spec, base=base[0].name if base else "", first_id=first_id)
+        # Layers are shown to an engine with ids of its own for as long as the host runs: one of a Computer's own would stay behind.
+        own = spec.own_bundle and not first_id
+        return dataclasses.replace(spec, base=base[0].name if base else "", first_id=first_id, own_bundle=own)
 
     def paths(self, spec: ComputerSpec) -> InsidePaths:
         return self.builder.paths(spec)
@@ -104,7 +106,7 @@ class Docker:
         if first_id is None or spec.first_id != first_id:
             raise LaunchFailed("The Computer was not made for this Docker engine: its files belong to other ids of this host.")
         base = await self.builder.pinned_base(spec)
-        layers = (*(str(path) for path in base), *spec.layers)
+        layers = (*(str(path) for path in base), *spec.lowers)
         if not layers:
             raise LaunchFailed("The image has no layers.")
         if first_id:

@@ -305,7 +305,7 @@ class Gvisor:
             group.create()
             group.limit(memory=spec.memory + OVERHEAD, cpu=spec.cpu, pids=4 * spec.pids + THREADS)
         plan = GvisorPlan(
-            layers=(*(str(path) for path in base), *spec.layers),
+            layers=(*(str(path) for path in base), *spec.lowers),
             upper=str(home / "disk/upper"),
             work=str(home / "disk/work"),
             first_id=spec.first_id,

@@ -55,6 +55,13 @@ class LayeredView:
         found = self._find(names) if names else None
         return found if found is not None and stat.S_ISREG(os.lstat(found).st_mode) else None
 
+    def is_folder(self, path: str) -> bool:
+        return bool(self._folders(self.resolve(path)))
+
+    def folder(self, names: Sequence[str]) -> Path:
+        """The topmost folder at `names`, which were resolved: its looks are those of the merged one."""
+        return self._folders(names)[0]
+
     def names(self, path: str) -> set[str]:
         """What the folder at `path` holds; nothing where it is no folder."""
         found, hidden = set[str](), set[str]()
