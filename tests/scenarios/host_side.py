@@ -52,7 +52,7 @@ class Host:
         agent: bytes = AGENT,
         egress: tuple[str, ...] = (),
         exceptions: tuple[str, ...] = (),
-        limits: Mapping[str, int] = MappingProxyType({}),
+        limits: Mapping[str, Any] = MappingProxyType({}),
         secrets: Sequence[Mapping[str, Any]] = (),
         store: Path | None = None,
     ) -> None:
@@ -113,6 +113,13 @@ class Host:
 
     async def start_session(self, channel: int) -> int:
         """Start the echo Agent; the pid of its process."""
+        await self.open_session(channel)
+        started = await self.control.expect("session.started", channel=channel)
+        await self.heard(channel, "init.done")
+        return int(started["pid"])
+
+    async def open_session(self, channel: int) -> None:
+        """Say that the echo Agent is to start."""
         blob = await self.store.put(self.agent)
         bundle = await self.store.put(write_listing({"agents/echo.py": File(blob=blob, size=len(self.agent))}))
         opening = {
@@ -128,9 +135,6 @@ class Host:
         self.control.send(
             "session.start", computer=self.computer, channel=channel, bundle=bundle, preload=[], environment={"X": "1"}, open=opening
         )
-        started = await self.control.expect("session.started", channel=channel)
-        await self.heard(channel, "init.done")
-        return int(started["pid"])
 
     async def heard(self, channel: int, kind: str, turn: str | None = None) -> tuple[Frame, dict[str, Any]]:
         """The latest numbered frame of a kind (of a Turn)."""

@@ -43,7 +43,9 @@ def keep_scope(report: socket.socket, channel: int, connection: socket.socket, s
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         session = os.fork()
     except (LaunchFailed, OSError) as error:
-        _say(report, json.dumps({"failed": channel, "message": str(error)}).encode())
+        full = isinstance(error, BlockingIOError)  # what the kernel says of a limit helps nobody
+        message = "The Computer has as many processes as its Template allows." if full else str(error)
+        _say(report, json.dumps({"failed": channel, "message": message}).encode())
         os._exit(1)
     if session == 0:
         report.close()
