@@ -91,13 +91,16 @@ async def jail(request: pytest.FixtureRequest, folder: Path, jails: dict[str, Ja
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`jail` comes in every kind, or in those that the module's or the test's `kinds` marker names."""
+    """`jail` comes in every kind, or in those that the module's or the test's `kinds` marker names; see the markers."""
     if "jail" in metafunc.fixturenames:
-        marker, more = (metafunc.definition.get_closest_marker(name) for name in ("kinds", "also"))
-        kinds = marker.args if marker is not None else KINDS
-        metafunc.parametrize("jail", (*kinds, *(more.args if more is not None else ())), indirect=True)
+        marked = {name: metafunc.definition.get_closest_marker(name) for name in ("kinds", "also", "soaked")}
+        named = {name: marker.args for name, marker in marked.items() if marker is not None}
+        kinds = dict.fromkeys((*named.get("kinds", KINDS), *named.get("also", ())))
+        long = [pytest.param(kind, marks=pytest.mark.soak) for kind in named.get("soaked", ()) if kind not in kinds]
+        metafunc.parametrize("jail", [*kinds, *long], indirect=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kinds(*names): the drivers that a test is for")
     config.addinivalue_line("markers", "also(*names): and others that do this in a way of their own; where they share it, once is enough")
+    config.addinivalue_line("markers", "soaked(*names): and others in `make soak`")

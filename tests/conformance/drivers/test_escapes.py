@@ -121,6 +121,7 @@ async def test_signals_to_pid_1_reach_nobody_or_end_this_computer_alone(jail: Ja
 
 
 @pytest.mark.kinds("bubblewrap-root", "bubblewrap-user")
+@pytest.mark.soaked("docker")
 async def test_a_guest_that_floods_its_way_to_hostd_delays_itself_alone(jail: Jail) -> None:
     """I4: a thousand connections that say nothing, half of a line, or far too much; another Computer is served meanwhile."""
     await jail.start("c1")

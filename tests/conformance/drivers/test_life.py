@@ -17,7 +17,7 @@ from helmr.host.hostd.cleaning import clean
 from helmr.host.hostd.client import HostdClient, HostdRefused
 from helmr.protocol.manifest import TemplateManifest
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soaked("docker")]
 whatever_driver = pytest.mark.kinds("bubblewrap-root", "bubblewrap-user", "process")
 """hostd's own doing, which one more driver says nothing new about."""
 

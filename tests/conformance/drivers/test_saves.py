@@ -18,7 +18,7 @@ from tests.effort import SOAKING
 from helmr.host.hostd.client import HostdRefused
 from helmr.protocol.manifest import ImageManifest, ImageStep, TemplateManifest
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soaked("docker")]
 
 KILLED = ("bubblewrap-root", "process") if SOAKING else ("bubblewrap-root",)
 """Where hostd is killed at each step of a save and of a restore: the steps are hostd's own, the same for all drivers."""
@@ -277,6 +277,7 @@ LINKED = ImageManifest(
 
 
 @pytest.mark.kinds("bubblewrap-root")
+@pytest.mark.soaked()  # the engine's overlays have no index
 async def test_a_file_of_the_image_with_two_names_is_one_file_after_a_restore_too(jail: Jail, spool: Path, folder: Path) -> None:
     """[A7]: written by one name, it is read by the other, which the Computer's own files do not have."""
     keys = fresh_keys()
