@@ -11,12 +11,15 @@ import tracemalloc
 import zlib
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.egress.secure_site import HOST, PLACEHOLDER, VALUE, Handler, everything, rig, secret
+
+from helmr.host.sandbox.egress.inspection import Pace
 
 pytestmark = pytest.mark.anyio
 REAL = VALUE.encode()
@@ -138,6 +141,8 @@ ATTACKS = {
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a chunk without a size": b"POST / HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
     "a chunk that is longer": b"POST / HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabGET /smuggled HTTP/1.1\r\n\r\n",
+    "a length of thousands of digits": b"POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    "a negative length": b"POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: -1\r\n\r\n",
     "an endless head": b"GET / HTTP/1.1\r\nHost: {}\r\nX: " + b"a" * 70_000,
 }
 
@@ -407,6 +412,38 @@ async def test_an_answer_that_breaks_off_looks_broken_and_none_is_told(tmp_path:
     async with rig(tmp_path / "2", answering(b"")) as made:
         none = await made.ask(made.get())
     assert none.startswith(b"HTTP/1.1 502")
+
+
+ODD_ANSWERS = [
+    b"HTTP/1.1 200 OK\r\nX : " + REAL + b"\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n" + REAL + b"\r\n\r\n",
+    REAL + b"\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    b"HTTP/1.1 101 Switching\r\nUpgrade: " + REAL + b"\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+]
+
+
+@pytest.mark.parametrize("number", range(len(ODD_ANSWERS)))
+async def test_an_answer_that_is_no_http_is_refused_without_its_own_words(tmp_path: Path, number: int) -> None:
+    async with rig(tmp_path, answering(ODD_ANSWERS[number])) as made:
+        said = await made.ask(made.get())
+    assert said.startswith(b"HTTP/1.1 502") and REAL not in said and VALUE[:8].encode() not in said
+
+
+async def test_a_value_in_the_reason_or_an_early_hint_is_put_back(tmp_path: Path) -> None:
+    hint = b"HTTP/1.1 103 Early Hints\r\nLink: <" + REAL + b">\r\n\r\n"
+    async with rig(tmp_path, answering(hint + b"HTTP/1.1 200 " + REAL + b"\r\nContent-Length: 0\r\n\r\n")) as made:
+        said = await made.ask(made.get())
+    assert said.count(FAKE) == 2 and REAL not in said
+
+
+async def test_connections_that_come_too_fast_wait_for_their_turn() -> None:
+    """Handshakes cost hostd time that belongs to all Computers."""
+    pace, began = Pace(burst=5, rate=50.0), monotonic()
+    for _ in range(10):
+        await pace.turn()
+    assert 0.09 < monotonic() - began < 5
 
 
 async def test_what_an_origin_says_unasked_is_no_answer_to_the_next_request(tmp_path: Path) -> None:

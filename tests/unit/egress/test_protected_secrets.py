@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.egress.secure_site import PLACEHOLDER, VALUE, secret
+from tests.unit.egress.secure_site import PLACEHOLDER, VALUE, secret, server_context
 
 from helmr.host.hostd.failure import InvalidRequest
 from helmr.host.hostd.params import protected
+from helmr.host.sandbox.egress.inspection import upstream_context
 from helmr.host.sandbox.egress.protected import Protection, origin_of, read_protected
+from helmr.protocol.errors import SetupError
 
 ORIGIN = "https://api.test"
 
@@ -89,3 +93,12 @@ def test_hostd_refuses_what_it_cannot_exchange_and_does_not_say_it_again() -> No
             protected({"protected_secrets": written})
         assert VALUE not in str(refused.value)
     assert protected({}) is None and protected({"protected_secrets": []}) == ()
+
+
+def test_origins_are_verified_by_name_and_by_a_store_that_can_be_read(tmp_path: Path) -> None:
+    for context in (upstream_context(None), upstream_context(server_context(tmp_path)[1])):
+        assert context.verify_mode == ssl.CERT_REQUIRED and context.check_hostname
+    (tmp_path / "none.pem").write_bytes(b"nothing")
+    for store in ("none.pem", "missing.pem"):
+        with pytest.raises(SetupError, match=store):
+            upstream_context(tmp_path / store)

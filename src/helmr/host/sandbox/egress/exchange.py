@@ -128,6 +128,8 @@ class Exchange:
             request = self._front.next_event()
         except h11.RemoteProtocolError as error:
             raise BadRequest(error.error_status_hint, f"The request is malformed: {error}.") from None
+        except ValueError:  # a length of thousands of digits
+            raise BadRequest(400, "The request is malformed.") from None
         if not isinstance(request, h11.Request):
             raise BadRequest(400, "The request is malformed.")
         self._method = request.method
@@ -181,29 +183,32 @@ class Exchange:
 
     async def _down(self) -> bool:
         """The answer, to its end; whether it was a switch to another protocol. Raises `Broken`."""
-        while True:
-            event = await self._event()
-            if isinstance(event, h11.InformationalResponse):
-                if await self._inform(event):
-                    return True
-            elif isinstance(event, h11.Response):
-                await self._respond(event)
-                return False
+        try:
+            while True:
+                event = await self._event()
+                if isinstance(event, h11.InformationalResponse):
+                    if await self._inform(event):
+                        return True
+                elif isinstance(event, h11.Response):
+                    await self._respond(event)
+                    return False
+        except h11.LocalProtocolError:  # what was read without a complaint can't be written
+            raise Broken("it is no proper HTTP") from None
 
     async def _event(self) -> Any:
         while True:
             try:
                 event = self._back.next_event()
-            except h11.RemoteProtocolError as error:
-                raise Broken(str(error)) from None
+            except (h11.RemoteProtocolError, ValueError):
+                raise Broken("it is no proper HTTP") from None  # how exactly would be told in the origin's own words
             if event is h11.NEED_DATA:
                 try:
                     data = await self._origin.read()
                 except OSError as error:
-                    raise Broken(str(error)) from None
+                    raise Broken(error.strerror or "the connection broke") from None
                 self._back.receive_data(data)
             elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
-                raise Broken("The connection ended without an answer.")
+                raise Broken("the connection ended without it")
             else:
                 return event
 
@@ -213,9 +218,9 @@ class Exchange:
         headers = _shown(heads.response_headers(event), put)
         if switching:
             if not self._websocket:
-                raise Broken("The origin switched to a protocol that nobody asked for.")
+                raise Broken("it switches to a protocol that nobody asked for")
             if heads.only(event.headers, b"sec-websocket-extensions"):
-                raise Broken("The origin took an extension that nobody asked for.")
+                raise Broken("it takes an extension that nobody asked for")
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         if self._front.their_http_version == b"1.0":
             return False
@@ -249,7 +254,7 @@ class Exchange:
             if whole:
                 body = b"".join([piece async for piece in self._body(put, decoding)])
                 headers.append((b"Content-Length", str(len(body)).encode()))
-                await self._head_and(event.status_code, headers, reason, body)
+                await self._head_and(h11.Response(status_code=event.status_code, headers=headers, reason=reason), body)
             else:
                 self._answered = True
                 await self._lower(h11.Response(status_code=event.status_code, headers=headers, reason=reason))
@@ -260,10 +265,14 @@ class Exchange:
                 continue
         await self._lower(h11.EndOfMessage())
 
-    async def _head_and(self, status: int, headers: heads.Pairs, reason: bytes, body: bytes) -> None:
+    async def _head_and(self, head: h11.Response, body: bytes) -> None:
+        """In one piece, so that a small answer is one record."""
         self._answered = True
-        head = self._front.send(h11.Response(status_code=status, headers=headers, reason=reason)) or b""
-        await self._guest.write(head + (self._front.send(h11.Data(data=body)) or b"" if body else b""))
+        written = self._front.send(head) or b""
+        try:
+            await self._guest.write(written + (self._front.send(h11.Data(data=body)) or b"" if body else b""))
+        except OSError:
+            raise Left from None
 
     async def _body(self, put: PutBack, decoding: Decoder) -> AsyncGenerator[bytes]:
         try:

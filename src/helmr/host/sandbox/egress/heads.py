@@ -45,7 +45,9 @@ def check_request(request: h11.Request, host: str, port: int) -> None:
 def is_websocket(request: h11.Request) -> bool:
     """Whether it asks to go on as a WebSocket: the only protocol that is switched to."""
     values = {name: value.strip().lower() for name, value in request.headers if name in (b"upgrade", b"connection")}
-    return request.method == b"GET" and values.get(b"upgrade") == b"websocket" and b"upgrade" in _tokens([values.get(b"connection", b"")])
+    if request.method != b"GET" or request.http_version != b"1.1":
+        return False
+    return values.get(b"upgrade") == b"websocket" and b"upgrade" in _tokens([values.get(b"connection", b"")])
 
 
 def request_headers(request: h11.Request) -> Pairs:

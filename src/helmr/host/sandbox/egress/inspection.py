@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from helmr.host.sandbox.egress.authority import Authority
@@ -19,6 +20,27 @@ from helmr.protocol.handing import ProtectedSecret
 
 PREPARED_SECONDS: Final = 20.0
 """How long a connection waits for the Secrets of its origin, after a restart of hostd."""
+
+
+HANDSHAKES: Final = 40
+"""Connections of one Computer that are decrypted at once; more of them begin one after the other."""
+HANDSHAKES_A_SECOND: Final = 20.0
+"""Each costs hostd some milliseconds of the processor that all Computers share."""
+
+
+class Pace:
+    """So many at once, and from then on so many a second: those that come faster wait."""
+
+    def __init__(self, burst: int = HANDSHAKES, rate: float = HANDSHAKES_A_SECOND) -> None:
+        self._burst, self._rate = burst, rate
+        self._full_at = 0.0
+        """When all of the burst is free again."""
+
+    async def turn(self) -> None:
+        """Return when it is one's turn."""
+        now = monotonic()
+        self._full_at = max(now, self._full_at) + 1 / self._rate
+        await asyncio.sleep(max(0.0, self._full_at - now - self._burst / self._rate))
 
 
 class Unprepared(Exception):
@@ -42,6 +64,7 @@ class Inspection:
         self._told = asyncio.Event()
         self._expected = frozenset(expected)
         self._patience = patience
+        self.pace = Pace()
         self._running: dict[asyncio.Task[None], OriginSecrets] = {}
 
     def protect(self, secrets: Sequence[ProtectedSecret]) -> None:

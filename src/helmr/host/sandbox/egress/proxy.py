@@ -188,6 +188,7 @@ class EgressProxy:
         def misdirected() -> None:
             self._note(request, "misdirected")
 
+        await inspection.pace.turn()
         origin = await self._dial(request, secured)
         try:
             client[1].write(_ESTABLISHED)
