@@ -20,6 +20,7 @@ from tests.effort import examples
 from tests.unit.egress.secure_site import HOST, PLACEHOLDER, VALUE, Handler, everything, rig, secret
 
 from helmr.host.sandbox.egress.inspection import Pace
+from helmr.host.sandbox.egress.tls import TlsStream, secure
 
 pytestmark = pytest.mark.anyio
 REAL = VALUE.encode()
@@ -447,9 +448,36 @@ async def test_connections_that_come_too_fast_wait_for_their_turn() -> None:
 
 
 async def test_what_an_origin_says_unasked_is_no_answer_to_the_next_request(tmp_path: Path) -> None:
-    async with rig(tmp_path, answering(sized(b"first") + sized(b"poison"))) as made:
+    async with rig(tmp_path, answering(sized(b"first") + sized(b"poison"), heads := [], requests=2)) as made:
         said = await made.ask(made.get("/1", close=False) + made.get("/2"))
-    assert b"first" in said and b"poison" not in said
+    assert b"first" in said and b"poison" not in said and len(heads) == 1
+
+
+async def test_an_origin_that_speaks_between_requests_ends_the_connection(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sized(b"first"))
+        await may.wait()
+        writer.write(sized(b"poison"))
+        await reader.read()
+
+    may = asyncio.Event()
+    async with rig(tmp_path, serve) as made, asyncio.timeout(10):
+        stream = await made.connect()
+        await stream.write(made.get(close=False))
+        assert (await stream.read()).endswith(b"first")
+        may.set()
+        assert await everything(stream) in (b"", b"<ConnectionResetError>")
+
+
+async def test_a_client_that_offers_http2_as_well_is_answered_in_http1(tmp_path: Path) -> None:
+    async with rig(tmp_path, echo) as made:
+        _, streams = await made.tunnel()
+        context = ssl.create_default_context(cadata=made.authority.certificate.decode())
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        stream = await secure(TlsStream(streams, context, server=False, hostname=HOST))
+        assert stream._tls.selected_alpn_protocol() == "http/1.1"
+        stream.abort()
 
 
 async def test_a_redirect_to_another_origin_carries_no_value(tmp_path: Path) -> None:
