@@ -92,7 +92,7 @@ class House:
     async def begin(self, *, auto_init: bool, auto_exit: bool, planes: int) -> None:
         """`planes` control planes on one database; the host is linked to the first, and nobody brings notices to the others (I6)."""
         async with self._database.connection() as connection:
-            await connection.execute(f"TRUNCATE {', '.join(_FILLED)}")
+            await connection.execute(f"TRUNCATE {', '.join(_FILLED)} CASCADE")
         self.ids: dict[str, str] = {}
         self.names: dict[str, str] = {}
         self.asks: dict[str, tuple[Process, int]] = {}
