@@ -83,11 +83,17 @@ class Bench:
         self.say("first output", text, cpu_ms=spent, floor_s=floor, cold_s=first, second_s=second)
 
     async def at_once(self, count: int) -> None:
+        """What a host can do at best is told by the CPU that one takes, however busy it is now."""
+        before = sum(cpu_ns(self.installation).values())
         began = time.perf_counter()
         made = await asyncio.gather(*[self.caller.create("say", agent="cell") for _ in range(count)])
         await asyncio.gather(*[self.caller.outcome(one["session"]["id"], one["turn"]["id"]) for one in made])
         seconds = time.perf_counter() - began
-        self.say("at once", f"{count} new Computers: {count / seconds:.1f}/s", count=count, seconds=seconds)
+        spent = (sum(cpu_ns(self.installation).values()) - before) / count / 1e9
+        best = (os.cpu_count() or 1) / spent
+        text = f"{count} new Computers: {count / seconds:.1f}/s at a load of {os.getloadavg()[0]:.0f}; "
+        text += f"{ms(spent)} CPU each, so {best:.1f}/s at best"
+        self.say("at once", text, count=count, seconds=seconds, cpu_s=spent)
         for one in made:
             await self.caller.call("POST", f"/v1/sessions/{one['session']['id']}/close", {})
 

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from jail import Inmate, Jail
 from killed import Way, in_the_clear, lives_through
 
 from helmr.host.hostd.client import HostdRefused
+from helmr.host.sandbox.crowds import marks
+from helmr.host.sandbox.identity import descendants
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kinds("gvisor")]
 
@@ -71,6 +73,49 @@ async def test_servers_children_terminals_timers_and_connections_go_on_over_slee
 async def test_twenty_sleeps_in_a_row_keep_everything(jail: Jail) -> None:
     """[C6]."""
     await live_through(jail, 20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_two_hundred_that_sleep_have_no_process_and_are_found_and_woken_as_ten_are(jail: Jail) -> None:
+    """[C6]: also by a hostd that was started since. What either takes is compared with itself, within the noise of a busy host."""
+    taken: dict[int, tuple[float, float]] = {}
+    pids: dict[str, int] = {}
+    for wanted in (10, 200):
+        for computer in [f"c{number}" for number in range(len(pids), wanted)]:
+            await jail.start(computer)
+            async with jail.inside(computer) as inmate:
+                pids[computer] = int((await inmate.run(SLEEPER, wait=False)).out)
+            assert (await jail.client.hibernate(computer, 1))["rung"] == "image"
+        await jail.kill_hostd()
+        await jail.open()
+        asleep = [entry["computer"] for entry in (await jail.client.info())["computers"] if entry["state"] == "hibernated"]
+        assert len(asleep) == wanted and jail.hostd is not None and not descendants(jail.hostd.pid)
+        assert not set(map(jail.mark, pids)) & marks() and not any(map(jail.cgroups, pids))
+        listed = await quickest(jail.client.info, 10)
+        woken = min([await woken_within(jail, f"c{number}", pids[f"c{number}"]) for number in range(3)])
+        taken[wanted] = (listed, woken)
+    assert taken[200][0] < taken[10][0] + 0.02 and taken[200][1] < 2 * taken[10][1], taken
+
+
+async def quickest(asked: Callable[[], Awaitable[object]], times: int) -> float:
+    laps: list[float] = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await asked()
+        laps.append(time.perf_counter() - began)
+    return min(laps)
+
+
+async def woken_within(jail: Jail, computer: str, pid: int) -> float:
+    """Seconds until it answers and has its process still; it sleeps again."""
+    began = time.perf_counter()
+    await jail.client.wake(computer, 1)
+    async with jail.inside(computer) as inmate:
+        assert await inmate.value(f"os.kill({pid}, 0)") is None
+    took = time.perf_counter() - began
+    await jail.client.hibernate(computer, 1)
+    return took
 
 
 async def test_an_open_file_that_was_deleted_keeps_memory_in_memory_and_the_reply_says_so(jail: Jail) -> None:

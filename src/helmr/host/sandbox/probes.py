@@ -23,6 +23,7 @@ from helmr.host.sandbox.cgroups import CgroupFailed, Group, Hierarchies, find_hi
 from helmr.host.sandbox.driver import Probe
 from helmr.host.sandbox.paging import SPARED, free_swap
 from helmr.host.sandbox.plan import Bind, LaunchPlan
+from helmr.host.sandbox.programs import ask
 from helmr.host.sandbox.ranges import choose_range
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import SOURCE, LaunchFailed, launch, reap
@@ -176,31 +177,20 @@ async def _criu() -> str:
     found = shutil.which("criu", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin")
     if found is None:
         return "not here, and not used"
-    process = await asyncio.create_subprocess_exec(found, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), PROBE_SECONDS)
+        done = await ask(found, "--version", seconds=PROBE_SECONDS)
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return f"{found} does not answer, and is not used"
-    return f"{out.decode('utf-8', 'replace').strip().partition(chr(10))[0][:60] or found}, not used"
+    return f"{done.out.decode('utf-8', 'replace').strip().partition(chr(10))[0][:60] or found}, not used"
 
 
 async def _helper(function: str, *arguments: str) -> str:
     """Run a function of `trials` in a process of its own, since what it does would change this one."""
     code = f"import sys; sys.path.insert(0, sys.argv[1]); from helmr.host.sandbox import trials; trials.{function}(*sys.argv[2:])"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", "-c", code, SOURCE, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        out, err = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        raise ProbeFailed(err.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit code {process.returncode}")
-    return out.decode().strip()
+    done = await ask(sys.executable, "-I", "-S", "-c", code, SOURCE, *arguments, seconds=PROBE_SECONDS)
+    if done.code != 0:
+        raise ProbeFailed(done.complaint or f"exit code {done.code}")
+    return done.out.decode().strip()
 
 
 async def _sandbox(state: Path, argv: tuple[str, ...], *, filtered: bool = False) -> str:

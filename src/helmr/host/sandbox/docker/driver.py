@@ -20,6 +20,7 @@ import structlog
 
 from helmr.host.sandbox import crowds, interior
 from helmr.host.sandbox.bubblewrap import GUEST_LOG, Bubblewrap
+from helmr.host.sandbox.builtfiles import BuiltFiles
 from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
 from helmr.host.sandbox.docker import container, grafting
 from helmr.host.sandbox.docker.engine import Engine, EngineFacts, EngineFailed, find_socket
@@ -27,7 +28,6 @@ from helmr.host.sandbox.docker.groups import groups_at, groups_named, groups_of
 from helmr.host.sandbox.docker.shown import hide, shown
 from helmr.host.sandbox.driver import (
     ComputerSpec,
-    DurableFiles,
     Ending,
     ImageMade,
     InsidePaths,
@@ -60,7 +60,7 @@ _SHOWN: Final = "docker/shown"
 _log = structlog.get_logger("helmr.docker")
 
 
-class Docker:
+class Docker(BuiltFiles):
     """The driver over one state folder; see `Bubblewrap`, which makes its files and builds its images."""
 
     name = "docker"
@@ -254,14 +254,8 @@ class Docker:
 
     # --- files: as with bubblewrap ---
 
-    async def files(self, spec: ComputerSpec) -> DurableFiles:
-        return await self.builder.files(spec)
-
-    async def prepare_files(self, spec: ComputerSpec) -> Path:
-        return await self.builder.prepare_files(spec)
-
     async def place_files(self, spec: ComputerSpec) -> None:
-        await self.builder.place_files(spec)
+        await super().place_files(spec)
         (Path(spec.folder) / "disk").chmod(0o700)
 
     # --- details ---

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from helmr.host.sandbox.programs import ask
 from helmr.host.sandbox.spawn import SOURCE, LaunchFailed
 
 SECONDS: Final = 20.0
@@ -63,16 +64,9 @@ def mounted(folder: Path) -> set[str]:
 
 
 async def _run(*argv: str) -> None:
-    process = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE)
     try:
-        async with asyncio.timeout(SECONDS):
-            _, said = await process.communicate()
+        done = await ask(*argv, seconds=SECONDS)
     except TimeoutError:
         raise LaunchFailed(f"Layers could not be shown to the Docker engine within {SECONDS:g} s.") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        told = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise LaunchFailed(f"Layers could not be shown to the Docker engine with its ids: {told}")
+    if done.code != 0:
+        raise LaunchFailed(f"Layers could not be shown to the Docker engine with its ids: {done.complaint}")

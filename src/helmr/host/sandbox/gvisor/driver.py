@@ -16,10 +16,10 @@ from typing import Final
 
 from helmr.host.sandbox import crowds, interior
 from helmr.host.sandbox.bubblewrap import Bubblewrap
+from helmr.host.sandbox.builtfiles import BuiltFiles
 from helmr.host.sandbox.cgroups import Group, Hierarchies, Usage, find_hierarchies
 from helmr.host.sandbox.driver import (
     ComputerSpec,
-    DurableFiles,
     Ending,
     ImageMade,
     InsidePaths,
@@ -55,7 +55,7 @@ KNOCK_SECONDS: Final = 0.02
 CLOSING_SECONDS: Final = 5.0
 
 
-class Gvisor:
+class Gvisor(BuiltFiles):
     """The driver over one state folder; see `Bubblewrap`, which makes its files and builds its images."""
 
     name = "gvisor"
@@ -253,17 +253,6 @@ class Gvisor:
         if identity is None or pid not in self._members(spec, None):
             return None
         return self._running(spec, identity)
-
-    # --- files: as with bubblewrap ---
-
-    async def files(self, spec: ComputerSpec) -> DurableFiles:
-        return await self.builder.files(spec)
-
-    async def prepare_files(self, spec: ComputerSpec) -> Path:
-        return await self.builder.prepare_files(spec)
-
-    async def place_files(self, spec: ComputerSpec) -> None:
-        await self.builder.place_files(spec)
 
     # --- details ---
 

@@ -13,7 +13,8 @@ from typing import Final
 from helmr.host.sandbox.driver import Probe
 from helmr.host.sandbox.guestpython import guest_python
 from helmr.host.sandbox.images.sources import ENGINE_VARIABLE, FOLDERS_VARIABLE
-from helmr.host.sandbox.probes import ProbeFailed, attempt
+from helmr.host.sandbox.probes import PROBE_SECONDS, ProbeFailed, attempt
+from helmr.host.sandbox.programs import ask
 from helmr.host.sandbox.removal import remove_tree
 
 COPY_SECONDS: Final = 120.0
@@ -49,18 +50,10 @@ async def _skopeo() -> str:
     program = shutil.which("skopeo")
     if program is None:
         raise ProbeFailed("there is no skopeo on PATH, so nothing can be fetched from a registry")
-    process = await asyncio.create_subprocess_exec(
-        program, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        said, _ = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        raise ProbeFailed(f"{program} ends with {process.returncode}: {said.decode(errors='replace').strip()[-200:]}")
-    return f"{program}, {said.decode(errors='replace').strip()}"
+    done = await ask(program, "--version", seconds=PROBE_SECONDS)
+    if done.code != 0:
+        raise ProbeFailed(f"{program} ends with {done.code}: {(done.out + done.errors).decode(errors='replace').strip()[-200:]}")
+    return f"{program}, {done.out.decode(errors='replace').strip()}"
 
 
 async def _engine(socket: str) -> str:
@@ -81,12 +74,9 @@ async def _python() -> str:
         made = await guest_python(scratch)
         if made == Path(sys.base_prefix):
             return "the worker's own, which needs no library but C's"
-        process = await asyncio.create_subprocess_exec(
-            str(made / "bin/python3"), "-I", "-S", "-c", "import ctypes, ssl", env={}, stderr=asyncio.subprocess.PIPE
-        )
-        _, said = await process.communicate()
-        if process.returncode != 0:
-            raise ProbeFailed(f"the copy doesn't run: {said.decode(errors='replace').strip()[-200:]}")
+        done = await ask(str(made / "bin/python3"), "-I", "-S", "-c", "import ctypes, ssl", seconds=COPY_SECONDS, environment={})
+        if done.code != 0:
+            raise ProbeFailed(f"the copy doesn't run: {done.errors.decode(errors='replace').strip()[-200:]}")
         return f"a copy with {len(os.listdir(made / 'lib/helmr-libs'))} libraries beside it"
     finally:
         await asyncio.shield(asyncio.to_thread(remove_tree, scratch))

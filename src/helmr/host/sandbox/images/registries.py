@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import structlog
 
 from helmr.host.sandbox.egress import HostRule
+from helmr.host.sandbox.programs import ask
 from helmr.host.sandbox.runner import STEP_FILES
 
 _logger = structlog.get_logger("helmr.images")
@@ -197,24 +198,14 @@ async def _ask_npm(environment: Mapping[str, str]) -> Mapping[str, Any]:
 async def _ask(argv: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """What a client says, or None when it is not here, fails or hangs: builds then do without its settings, and the log says so."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, cwd="/", env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError as error:
-        _logger.warning("images.client_missing", argv=argv[:3], error=str(error))
-        return None
-    try:
-        async with asyncio.timeout(CLIENT_SECONDS):
-            out, _ = await process.communicate()
+        done = await ask(*argv, seconds=CLIENT_SECONDS, environment=environment, folder="/")
     except TimeoutError:
         _logger.warning("images.client_hangs", argv=argv[:3], seconds=CLIENT_SECONDS)
         return None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        _logger.warning("images.client_failed", argv=argv[:3], code=process.returncode)
+    except OSError as error:
+        _logger.warning("images.client_missing", argv=argv[:3], error=str(error))
         return None
-    return out.decode(errors="replace")
+    if done.code != 0:
+        _logger.warning("images.client_failed", argv=argv[:3], code=done.code)
+        return None
+    return done.out.decode(errors="replace")

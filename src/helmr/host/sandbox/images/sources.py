@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from helmr.host.sandbox.images.layout import Layout, LayoutImage, unpack_archive
+from helmr.host.sandbox.programs import ask
 from helmr.host.sandbox.removal import remove_tree
 from helmr.protocol.errors import ImageFailed
 from helmr.protocol.manifest import ImageManifest, pinned_in
@@ -23,7 +24,6 @@ ENGINE_VARIABLE: Final = "HELMR_IMAGE_ENGINE"
 """The unix socket of a Docker engine whose images recipes may name as `docker-daemon:NAME:TAG`. The operator's word too."""
 PULL_SECONDS: Final = 900.0
 ASK_SECONDS: Final = 60.0
-DOCUMENT_BYTES: Final = 4 << 20
 
 _ENGINE: Final = "docker-daemon"
 
@@ -119,24 +119,14 @@ class Sources:
         return self._skopeo
 
     async def _ask(self, reference: str, *arguments: str) -> bytes:
-        process = await asyncio.create_subprocess_exec(
-            self._program(reference),
-            *("inspect", "--raw", "--override-os", "linux", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=DOCUMENT_BYTES,
-        )
+        words = (self._program(reference), "inspect", "--raw", "--override-os", "linux", *arguments)
         try:
-            async with asyncio.timeout(ASK_SECONDS):
-                raw, said = await process.communicate()
+            done = await ask(*words, seconds=ASK_SECONDS)
         except TimeoutError:
             raise ImageFailed(f"What {reference} names could not be asked within {ASK_SECONDS:g} s.") from None
-        finally:
-            await _ended(process)
-        if process.returncode != 0:
-            raise ImageFailed(f"What {reference} names could not be asked: {said.decode(errors='replace').strip()[-500:]}")
-        return raw
+        if done.code != 0:
+            raise ImageFailed(f"What {reference} names could not be asked: {done.errors.decode(errors='replace').strip()[-500:]}")
+        return done.out
 
     async def _fetch(self, name: str, arguments: Sequence[str], folder: Path, log: Log) -> None:
         log(f"fetch {name}")
@@ -159,7 +149,9 @@ class Sources:
         except TimeoutError:
             raise ImageFailed(f"The image {name} could not be fetched within {PULL_SECONDS:g} s.") from None
         finally:
-            await _ended(process)
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if code != 0:
             raise ImageFailed(f"The image {name} could not be fetched: {last}")
 
@@ -200,12 +192,6 @@ class Sources:
                 shutil.rmtree(path)
             finally:
                 os.close(held)
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
 
 
 def _on_this_host(reference: str) -> tuple[Path | None, str | None]:
