@@ -36,14 +36,14 @@ class S3Objects:
         try:
             self._store = S3Store(bucket, prefix=prefix.strip("/") or None, client_options=options, **config)
         except BaseError as error:
-            raise ObjectStoreUnusable(f"The bucket {bucket} can't be used: {error}") from error
+            raise ObjectStoreUnusable(f"The bucket {bucket} can't be used: {_reason(error)}") from error
 
     async def put(self, name: str, data: Path | bytes) -> None:
         check_name(name)
         try:
             await self._store.put_async(name, data, use_multipart=None, chunk_size=PART_BYTES, max_concurrency=CONCURRENT_PARTS)
         except BaseError as error:
-            raise OSError(f"The object {name} could not be stored: {error}") from error
+            raise OSError(f"The object {name} could not be stored: {_reason(error)}") from error
 
     async def get(self, name: str) -> BinaryIO:
         file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - the caller closes it
@@ -73,7 +73,7 @@ class S3Objects:
         except FileNotFoundError:
             return
         except BaseError as error:
-            raise OSError(f"The object {name} could not be deleted: {error}") from error
+            raise OSError(f"The object {name} could not be deleted: {_reason(error)}") from error
 
     async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
         if prefix and not prefix.endswith("/"):
@@ -83,7 +83,7 @@ class S3Objects:
                 for found in page:
                     yield StoredObject(name=found["path"], size=found["size"], stored_at=found["last_modified"])
         except BaseError as error:
-            raise OSError(f"The objects below {prefix or '/'} could not be listed: {error}") from error
+            raise OSError(f"The objects below {prefix or '/'} could not be listed: {_reason(error)}") from error
 
     async def _copy(self, name: str, file: BinaryIO) -> int:
         check_name(name)
@@ -95,10 +95,19 @@ class S3Objects:
         except FileNotFoundError:
             raise ObjectNotFound(object=name) from None
         except BaseError as error:
-            raise OSError(f"The object {name} could not be read: {error}") from error
+            raise OSError(f"The object {name} could not be read: {_reason(error)}") from error
         if size != found.meta["size"]:
             raise OSError(f"The object {name} came with {size} bytes of {found.meta['size']}.")
         return size
+
+
+def _reason(error: BaseError) -> str:
+    """What went wrong, without the library's own view of it; and what to do if the bucket is somewhere else."""
+    text = str(error).partition("\n\nDebug source")[0]
+    if "redirect" in text.lower():
+        # It can't be followed: what is signed is signed for one host.
+        text += ". The bucket is in another region, or at another endpoint: set AWS_REGION or AWS_ENDPOINT_URL to its own"
+    return text
 
 
 _VARIABLES: Final = (

@@ -74,6 +74,24 @@ async def test_what_was_put_is_found_by_its_name(store: ObjectStore, tmp_path: P
     assert await read(store, "empty") == b""
 
 
+@pytest.mark.parametrize("answer", ["301 Moved Permanently\r\n", "307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/bucket/one\r\n"])
+async def test_a_bucket_that_is_elsewhere_is_told_with_what_to_set(answer: str) -> None:
+    """What is signed for one host is of no use at another, so no store follows."""
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {answer}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(elsewhere, "127.0.0.1", 0) as server:
+        endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        access = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": endpoint}
+        store = S3Objects("bucket", variables=access)
+        with pytest.raises(OSError, match="set AWS_REGION or AWS_ENDPOINT_URL") as refused:
+            await store.put("one", b"x")
+    assert "Debug source" not in str(refused.value)
+
+
 async def test_the_last_writer_wins(store: ObjectStore) -> None:
     await store.put("one", b"first")
     await store.put("one", b"second")
