@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -52,6 +53,14 @@ def threads() -> int:
         return len(os.listdir("/proc/self/task"))
     except OSError:
         return 1
+
+
+def threads_left(seconds: float = 0.25) -> int:
+    """The same, once those that have ended are gone: the kernel lists a thread that was joined a moment longer, on a busy host some."""
+    ends = time.monotonic() + seconds
+    while (count := threads()) > 1 and time.monotonic() < ends:
+        time.sleep(0.002)  # nothing tells
+    return count
 
 
 def _table() -> Iterator[tuple[int, int, str]]:

@@ -22,7 +22,7 @@ from typing import NoReturn
 from helmr.guest.enter import close_inherited
 from helmr.guest.keeper import keep_scope
 from helmr.guest.kernel import set_process_name
-from helmr.guest.processes import threads
+from helmr.guest.processes import threads, threads_left
 from helmr.guest.warmup import run_warmup
 
 SHARED = ("helmr.sdk.agent", "helmr.sdk.image", "helmr.sdk.question", "helmr.sdk.template", "random", "subprocess")
@@ -64,7 +64,7 @@ def _preload(names: list[str]) -> str | None:
         except Exception as error:  # noqa: BLE001 - the user's module, whatever it raises; Session processes import it again and report
             traceback.print_exc()
             return f"preloading {name} failed: {type(error).__name__}: {error}"
-    count = threads()
+    count = threads_left()
     return f"preloading left {count} threads" if count > 1 else None
 
 

@@ -7,6 +7,8 @@ import os
 import pwd
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,15 @@ async def test_the_supervisor_ends_everything_when_it_is_told_to(tmp_path: Path)
         host.process.send_signal(signal.SIGTERM)
         assert await host.process.wait() == 0
         assert not any(alive(pid) for pid in made.values())
+
+
+def test_a_thread_that_is_ending_is_waited_for_before_threads_are_counted() -> None:
+    """What preloading has joined makes no zygote unfit because the kernel still lists it."""
+    code = (
+        "import threading\nfrom helmr.guest.processes import threads, threads_left\n"
+        "gate = threading.Event()\nthread = threading.Thread(target=gate.wait)\nthread.start()\n"
+        "staying = threads(), threads_left(0.02)\n"
+        "threading.Timer(0.02, gate.set).start()\nprint(*staying, threads_left(10))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["2", "2", "1"]
