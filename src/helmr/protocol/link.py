@@ -66,7 +66,8 @@ TO_WORKER: Final = {
     "left": "answers leave: the worker may go",
     "renew": "a renewal is wanted now, with what was started since the last mark: the database was away",
     "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it. `restore`? "
-    "{save, manifest, packs, keys}: make its files of that save first, whatever lies there of it [C5]",
+    "{save, manifest, packs, keys}: make its files of that save first, whatever lies there of it [C5]. `secret_files`? [{path, value, "
+    "shared}]: shown inside, never on a disk [X1]",
     "computer.save": "`computer`, `fence`, `save`, `previous` (name of the manifest of the save before, or null), `keys` {data, names} "
     "(base64): save its files; told again on each link",
     "save.forget": "`computer`, `save`: what became of it is stored",
@@ -75,7 +76,7 @@ TO_WORKER: Final = {
     "exchanges from now on [X1]. The same member of computer.start, computer.attach and computer.wake says it, too; without it: nothing",
     "computer.sleep": "`computer`, `fence`, `key`? (base64: what its memory on disk is sealed with): all its processes stand still until "
     "computer.wake [C6]; the slot is given up",
-    "computer.wake": "`computer`, `fence`, `key`? (the same): they go on; to be attached anew",
+    "computer.wake": "`computer`, `fence`, `key`? (the same), `secret_files`? (as it was started with): they go on; to be attached anew",
     "computer.stop": "`computer`, `fence`: end its processes, keep its files",
     "computer.destroy": "`computer`, `fence`: end it and remove its files",
     "session.start": "`computer`, `channel`, `bundle` (digest), `preload`, `environment` {name: value}, `open` (a session.open payload "

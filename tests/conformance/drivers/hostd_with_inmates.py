@@ -27,6 +27,7 @@ from helmr.host.sandbox.gvisor.driver import Gvisor
 from helmr.host.sandbox.gvisor.inside import DOOR
 from helmr.host.sandbox.gvisor.runsc import Runsc
 from helmr.host.sandbox.supervision import python_argv
+from helmr.protocol.handing import SecretFile
 
 TEXT = (Path(__file__).parent / "inmate.py").read_text()
 
@@ -35,12 +36,12 @@ def with_inmates(driver: Driver) -> Driver:
     """The driver, starting an inmate where it would start a supervisor."""
     start = driver.start
 
-    async def start_inmate(spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
+    async def start_inmate(spec: ComputerSpec, argv: Sequence[str] | None = None, files: Sequence[SecretFile] = ()) -> Running:
         inside = driver.paths(spec)
         log = f"{spec.folder}/supervisor.log" if driver.name == "process" else GUEST_LOG
         way = ("--socket", f"{inside.run}/host.sock") if driver.guests_connect else ("--door", DOOR)
         inmate = python_argv(TEXT, *way, python=inside.python, runtime=inside.runtime, log=log)
-        return await start(spec, argv or inmate)
+        return await start(spec, argv or inmate, files)
 
     driver.start = start_inmate  # type: ignore[method-assign]
     return driver

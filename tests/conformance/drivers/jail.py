@@ -107,9 +107,9 @@ class Jail:
     async def start(self, computer: str, fence: int = 1, **template: Any) -> dict[str, Any]:
         image = template.pop("image", None) or ImageManifest(name="test", base="host")
         layers: Sequence[str] = template.pop("layers", ())
-        protected: Sequence[Mapping[str, Any]] = template.pop("protected", ())
+        handed = {"files": template.pop("secret_files", ()), "protected": template.pop("protected", ())}
         made = TemplateManifest(id="test", image=image, **template)
-        reply = await self.client.start(computer, fence, environment="env", template=made, layers=layers, protected=protected)
+        reply = await self.client.start(computer, fence, environment="env", template=made, layers=layers, **handed)
         await self.client.lease([computer], 600)
         return dict(reply)
 

@@ -101,10 +101,13 @@ class HostdClient:
         template: TemplateManifest,
         layers: Sequence[str] = (),
         protected: Sequence[Mapping[str, Any]] = (),
+        files: Sequence[Mapping[str, Any]] = (),
     ) -> Mapping[str, Any]:
-        """`state`, `pid`, and `paths` as the guest sees them. `protected`: the Secrets that its proxy exchanges [X1]."""
+        """`state`, `pid`, and `paths` as the guest sees them. `protected`: the Secrets that its proxy exchanges, `files`: those that it has as
+        files [X1]."""
         wanted: dict[str, Any] = {"computer": computer, "fence": fence, "environment": environment, "template": to_wire(template)}
-        return await self.call("computer.start", {**wanted, "layers": list(layers), "protected_secrets": list(protected)})
+        handed = {"protected_secrets": list(protected)} | ({"secret_files": list(files)} if files else {})
+        return await self.call("computer.start", {**wanted, "layers": list(layers), **handed})
 
     async def protect(self, computer: str, fence: Any, protected: Sequence[Mapping[str, Any]]) -> None:
         """Its proxy exchanges these from now on, and no others."""
@@ -136,8 +139,12 @@ class HostdClient:
         """Put it to sleep: `rung`, `seconds`. Memory on disk opens with `key` alone, 32 bytes in Base64."""
         return await self.call("computer.hibernate", {"computer": computer, "fence": fence, "key": key})
 
-    async def wake(self, computer: str, fence: Any, key: str | None = None) -> Mapping[str, Any]:
-        return await self.call("computer.wake", {"computer": computer, "fence": fence, "key": key})
+    async def wake(
+        self, computer: str, fence: Any, key: str | None = None, files: Sequence[Mapping[str, Any]] = ()
+    ) -> Mapping[str, Any]:
+        """`files`: the Secrets that it had as files at its start [X1]."""
+        handed = {"secret_files": list(files)} if files else {}
+        return await self.call("computer.wake", {"computer": computer, "fence": fence, "key": key, **handed})
 
     async def save(
         self, computer: str, fence: Any, *, spool: Path, keys: Mapping[str, str], previous: str | None = None, keep_frozen: bool = False

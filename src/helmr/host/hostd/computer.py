@@ -25,7 +25,7 @@ from helmr.host.sandbox.egress.rules import Exemption
 from helmr.host.sandbox.identity import boot_id, is_alive
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed
-from helmr.protocol.handing import ProtectedSecret
+from helmr.protocol.handing import ProtectedSecret, SecretFile
 from helmr.protocol.wire import to_wire
 
 ATTACH_SECONDS: Final = 10.0
@@ -119,8 +119,9 @@ class Computer:
                 self._store(state="stopped", running=None, frozen=False)
                 _log.warning("computer.lost", computer=self.id)
 
-    async def start(self, fence: Fence, secrets: Sequence[ProtectedSecret] | None = None) -> None:
-        """Start it unless it runs; either way it is the new fence's from now on. None: with the Secrets of the run that goes on, if any."""
+    async def start(self, fence: Fence, secrets: Sequence[ProtectedSecret] | None = None, files: Sequence[SecretFile] = ()) -> None:
+        """Start it unless it runs, and show it `files`; either way it is the new fence's from now on. None: with the Secrets of the run that
+        goes on, if any."""
         async with self._lock:
             self.check_fence(fence)
             if self.removed:
@@ -132,7 +133,7 @@ class Computer:
                 return
             if self.record.state == "hibernated":
                 with contextlib.suppress(failure.MemoryNotRestored):  # then it starts anew, as was asked
-                    await sleeping.restore(self, fence, None)
+                    await sleeping.restore(self, fence, None, files)
                     return
             await hibernating.forget(self.record)
             spec = replace(self.record.spec, protected_origins=self._origins(secrets or ()))
@@ -144,7 +145,7 @@ class Computer:
                     self.ways.protect(())
                 await asyncio.to_thread(self.ways.prepare_trust)
                 await self.ways.open_egress()
-                running = await self._driver.start(spec)
+                running = await self._driver.start(spec, files=files)
             except BaseException as error:
                 await self.ways.close()
                 self._store(state="stopped")
@@ -232,9 +233,9 @@ class Computer:
         """
         return await sleeping.hibernate(self, fence, key)
 
-    async def wake(self, fence: Fence, key: bytes | None = None) -> dict[str, Any]:
+    async def wake(self, fence: Fence, key: bytes | None = None, files: Sequence[SecretFile] = ()) -> dict[str, Any]:
         """Go on where `hibernate` left off: the same processes [C6]. Idempotent. Raises `MemoryNotRestored`; then it is stopped."""
-        return await sleeping.wake(self, fence, key)
+        return await sleeping.wake(self, fence, key, files)
 
     def egress(self) -> Mapping[str, Any] | None:
         """What its proxy has decided; None without one."""

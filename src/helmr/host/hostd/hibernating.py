@@ -7,6 +7,7 @@ gone on from once at most. Whatever hostd is killed in the middle of, the next o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import structlog
 from helmr.host.hostd.records import MemoryImage, Record
 from helmr.host.sandbox.driver import Driver, NotRestored, Running
 from helmr.host.sandbox.removal import remove_tree
+from helmr.protocol.handing import SecretFile
 
 FREEZE: Final = "freeze"
 """The rung of a Computer whose processes stand still in memory."""
@@ -40,7 +42,7 @@ async def write(driver: Driver, record: Record, running: Running, key: bytes | N
     return MemoryImage(generation=record.generation, size=made.size, made_by=made.made_by, sealed=made.sealed)
 
 
-async def read(driver: Driver, record: Record, key: bytes | None) -> Running:
+async def read(driver: Driver, record: Record, key: bytes | None, files: Sequence[SecretFile]) -> Running:
     """Go on from the image. Raises `NotRestored`: then its memory is lost, and nothing of it runs."""
     image = record.image
     if image is None:
@@ -49,7 +51,7 @@ async def read(driver: Driver, record: Record, key: bytes | None) -> Running:
         raise NotRestored(f"The image is of generation {image.generation}, and its files are of {record.generation}.")
     if image.sealed and key is None:
         raise NotRestored("The image is sealed, and there is no key to it.")
-    return await driver.wake(record.spec, folder(record), image.made_by, used(record), key if image.sealed else None)
+    return await driver.wake(record.spec, folder(record), image.made_by, used(record), key if image.sealed else None, files)
 
 
 async def settled(driver: Driver, record: Record) -> Running | bool:

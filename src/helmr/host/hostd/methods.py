@@ -19,6 +19,7 @@ from helmr.host.hostd.params import channel as _channel
 from helmr.host.hostd.params import fence as _fence
 from helmr.host.hostd.params import key as _key
 from helmr.host.hostd.params import protected as _protected
+from helmr.host.hostd.params import secret_files as _secret_files
 from helmr.host.hostd.params import text as _text
 from helmr.host.hostd.params import value as _value
 from helmr.host.hostd.records import Fence, Record, owner_of, save
@@ -180,10 +181,11 @@ class Methods:
     # --- Computers ---
 
     async def _start(self, connection: Connection, params: Params) -> Reply:
+        protected, files = _protected(params), _secret_files(params)
         computer, _ = await self._obtain(params)
         await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
         try:
-            await computer.start(_fence(params), _protected(params))
+            await computer.start(_fence(params), protected, files)
         except BaseException:
             self._hostd.watchdog.forget(computer.id)
             raise
@@ -344,12 +346,13 @@ class Methods:
         computer, fence, key = self._computer(params), _fence(params), _key(params)
         computer.check_fence(fence)
         self._protect_again(computer, fence, params)
+        files = _secret_files(params)
         if computer.is_running:
             await self._taken_over(computer)
             return await computer.wake(fence, key)
         await self._hostd.watchdog.lease([computer.id], LEASE_SECONDS)
         try:
-            return await computer.wake(fence, key)
+            return await computer.wake(fence, key, files)
         except BaseException:
             self._hostd.watchdog.forget(computer.id)
             raise

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from helmr.host.hostd import failure
 from helmr.host.hostd.records import Fence
 from helmr.host.sandbox.egress.protected import read_protected
-from helmr.protocol.handing import ProtectedSecret
+from helmr.protocol.handing import ProtectedSecret, SecretFile
+from helmr.protocol.limits import SECRET_BINDINGS
 from helmr.protocol.wire import WireError, from_wire
 
 T = TypeVar("T")
@@ -67,6 +68,17 @@ def protected(params: Params) -> Sequence[ProtectedSecret] | None:
         return read_protected(cast("list[Any]", written))
     except ValueError as error:
         raise failure.InvalidRequest(str(error)) from None
+
+
+def secret_files(params: Params) -> Sequence[SecretFile]:
+    """`secret_files`: what is shown to a Computer and is on no disk [X1]. A refusal repeats nothing of it."""
+    written: Any = params.get("secret_files") or []
+    if not isinstance(written, list) or len(cast("list[Any]", written)) > SECRET_BINDINGS:
+        raise failure.InvalidRequest(f'"secret_files" must be a list of at most {SECRET_BINDINGS}.')
+    try:
+        return from_wire(tuple[SecretFile, ...], written, "secret_files")
+    except WireError:
+        raise failure.InvalidRequest('"secret_files" is of another form.') from None
 
 
 def value(kind: type[T], params: Params, name: str) -> T:

@@ -103,7 +103,7 @@ class Connection:
             self._send({"id": number, "error": {"code": refusal.code, "message": refusal.message, **refusal.facts}})
             return
         except Exception as error:  # noqa: BLE001 - a bug in one request must not leave its client waiting for ever
-            _log.error("request.broken", method=str(line[:200]), exc_info=error)
+            _log.error("request.broken", bytes=len(line), exc_info=error)  # what it says may be a Secret
             self._send({"id": number, "error": {"code": "internal", "message": f"hostd failed: {error!r}"}})
             return
         if isinstance(reply, WithDescriptor):

@@ -208,7 +208,7 @@ class _Saver:
         with theirs:
             # Without site-packages' start-up: all that it needs is where this process found its own.
             variables = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([SOURCE, *filter(None, sys.path)]), crowds.MARK: mark}
-            pid = spawn([sys.executable, "-S", "-m", "helmr.host.hostd.saver"], variables, log=log, descriptor=theirs.fileno())
+            pid = spawn([sys.executable, "-S", "-m", "helmr.host.hostd.saver"], variables, log=log, descriptors=[theirs.fileno()])
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
         return cls(pid, reader, writer, log)
 

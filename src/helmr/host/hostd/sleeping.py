@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -12,6 +13,7 @@ from helmr.host.hostd import failure, hibernating
 from helmr.host.hostd.records import Fence
 from helmr.host.sandbox.driver import NotRestored, Running, Unfit, Unsupported
 from helmr.host.sandbox.spawn import LaunchFailed
+from helmr.protocol.handing import SecretFile
 
 if TYPE_CHECKING:
     from helmr.host.hostd.computer import Computer
@@ -33,7 +35,7 @@ async def hibernate(computer: Computer, fence: Fence, key: bytes | None) -> dict
         await asyncio.sleep(_PAUSE)
 
 
-async def wake(computer: Computer, fence: Fence, key: bytes | None) -> dict[str, Any]:
+async def wake(computer: Computer, fence: Fence, key: bytes | None, files: Sequence[SecretFile] = ()) -> dict[str, Any]:
     """See `Computer.wake`."""
     began = time.monotonic()
     async with computer.exclusive:
@@ -43,17 +45,17 @@ async def wake(computer: Computer, fence: Fence, key: bytes | None) -> dict[str,
             rung = hibernating.IMAGE
             if key is None and computer.record.image is not None and computer.record.image.sealed:
                 raise failure.InvalidRequest('The memory is sealed: a wake needs its "key".')
-            await restore(computer, fence, key)
+            await restore(computer, fence, key, files)
         else:
             await computer.awaken(computer.running(), fence)
     return {"rung": rung, "seconds": round(time.monotonic() - began, 6)}
 
 
-async def restore(computer: Computer, fence: Fence, key: bytes | None) -> None:
+async def restore(computer: Computer, fence: Fence, key: bytes | None, files: Sequence[SecretFile]) -> None:
     """Go on from the image. Raises `MemoryNotRestored`: then the Computer is stopped. Under `exclusive`."""
     computer.note(state="waking", fence=fence)
     try:
-        running = await hibernating.read(computer.driver, computer.record, key)
+        running = await hibernating.read(computer.driver, computer.record, key, files)
         _goes_on(computer, running)
         await computer.ways.open_egress()
         await computer.ways.answers(ANSWER_SECONDS)

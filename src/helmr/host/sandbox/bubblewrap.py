@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import os
 import platform
 import shutil
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from helmr.host.sandbox import crowds, hostbase, interior, seccomp
+from helmr.host.sandbox import crowds, handed, hostbase, interior, seccomp
 from helmr.host.sandbox.binary import find_bubblewrap
 from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
 from helmr.host.sandbox.driver import (
@@ -31,6 +30,7 @@ from helmr.host.sandbox.driver import (
     ScopeEnded,
     Unsupported,
 )
+from helmr.host.sandbox.endings import ending_of, read_ending
 from helmr.host.sandbox.grouping import ComputerGroups, StepGroup
 from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.guestpython import guest_python
@@ -44,6 +44,7 @@ from helmr.host.sandbox.skeleton import make_base
 from helmr.host.sandbox.spawn import LaunchFailed, launch, reaped, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
 from helmr.host.sandbox.treescopes import TreeScopes
+from helmr.protocol.handing import SecretFile
 
 GUEST_LOG: Final = "/var/log/helmr-supervisor.log"
 _MONITOR_SECONDS: Final = 2.0
@@ -183,7 +184,7 @@ class Bubblewrap:
             run=interior.RUN,
         )
 
-    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
+    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None, files: Sequence[SecretFile] = ()) -> Running:
         folder = Path(spec.folder)
         base = await self.pinned_base(spec)
         layers = (*(str(path) for path in base), *spec.lowers)
@@ -219,9 +220,11 @@ class Bubblewrap:
             status=str(folder / "status.json"),
             cgroups=entrances,
             own_reaper=True,
+            secrets=bool(files),
         )
         try:
-            launched = await launch(plan, plan_file=folder / "launch.json", log=folder / "launch.log")
+            with handed.passed(files) as secrets:
+                launched = await launch(plan, plan_file=folder / "launch.json", log=folder / "launch.log", secrets=secrets)
         except BaseException:
             if groups is not None:
                 await asyncio.shield(groups.end())
@@ -247,7 +250,7 @@ class Bubblewrap:
         # A hostd that was restarted is not its parent; then bubblewrap's own note tells, which it only writes for an ordinary exit.
         code = reaped(running.monitor.pid)
         reaped(running.pid1.pid)
-        ending = _ending(code) if code is not None else _read_ending(Path(spec.folder) / "status.json")
+        ending = ending_of(code) if code is not None else read_ending(Path(spec.folder) / "status.json")
         groups = self._groups(spec)
         return dataclasses.replace(ending, out_of_memory=groups.supervisor_killed() if groups is not None else None)
 
@@ -329,7 +332,9 @@ class Bubblewrap:
     async def settle(self, spec: ComputerSpec, running: Running) -> None:
         """There is no hibernation to undo."""
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
+    async def wake(
+        self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None, files: Sequence[SecretFile] = ()
+    ) -> Running:
         raise Unsupported("The bubblewrap driver keeps memory by freezing only.")
 
     async def found(self, spec: ComputerSpec) -> Running | None:
@@ -377,23 +382,3 @@ class Bubblewrap:
 
 class BaseMissing(LaunchFailed):
     """The Computer is bound to a base that this host doesn't have [A7]."""
-
-
-def _read_ending(status: Path) -> Ending:
-    try:
-        lines = status.read_text().splitlines()
-    except FileNotFoundError:
-        return Ending()
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            code = json.loads(line).get("exit-code")
-            if isinstance(code, int):
-                return _ending(code)
-    return Ending()
-
-
-def _ending(code: int) -> Ending:
-    """From an exit code that stands for pid 1's, 128 and more for signals."""
-    if code < 0:
-        return Ending()  # the outer process itself was killed
-    return Ending(signal=code - 128) if code > 128 else Ending(code=code)

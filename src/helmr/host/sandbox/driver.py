@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from helmr.host.sandbox.cgroups import Usage
 from helmr.host.sandbox.plan import Identity
+from helmr.protocol.handing import SecretFile
 
 if TYPE_CHECKING:
     from helmr.host.sandbox.runner import LaunchContext
@@ -195,8 +196,9 @@ class Driver(Protocol):
         """Make the folders of a new Computer; the spec with what the driver chose. `taken` are the host's other Computers."""
         ...
 
-    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
-        """Start pid 1 (the supervisor unless `argv` says else) over the files that are there. Raises `LaunchFailed`."""
+    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None, files: Sequence[SecretFile] = ()) -> Running:
+        """Start pid 1 (the supervisor unless `argv` says else) over the files that are there, with `files`, which are on no disk [X1].
+        Raises `LaunchFailed`."""
         ...
 
     def paths(self, spec: ComputerSpec) -> InsidePaths: ...
@@ -266,8 +268,11 @@ class Driver(Protocol):
         """After a hostd was killed: undo a `hibernate` that was under way."""
         ...
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
-        """Go on from an image, which is used up by that: the file `attempt` is made right before. Raises `NotRestored`, `Unsupported`."""
+    async def wake(
+        self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None, files: Sequence[SecretFile] = ()
+    ) -> Running:
+        """Go on from an image, which is used up by that: the file `attempt` is made right before. `files` are as at the start.
+        Raises `NotRestored`, `Unsupported`."""
         ...
 
     async def found(self, spec: ComputerSpec) -> Running | None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 INFO = 3
 """Descriptor of bubblewrap's --info-fd; hostd reads the other end."""
+SECRETS = 4
+"""Descriptor of the files with values of Secrets, where there are any (`handed.py`)."""
 
 STAGE = "/tmp"
 """Covered by a tmpfs in the launcher's own mount namespace; any folder that all may enter would do."""
@@ -49,6 +51,9 @@ def main() -> None:
     os.umask(0o022)
     executable = _read_program(plan.bubblewrap)
     passed: list[str] = ["--info-fd", str(INFO)]
+    for path, mode, value in read_secrets() if plan.secrets else ():
+        # Below everything else: a file in memory, shown at its path by a mount. What the Computer's disk has there is an empty file.
+        passed += ["--perms", f"{mode:04o}", "--ro-bind-data", str(_hold(value)), path]
     if plan.status is not None:
         passed += ["--json-status-fd", str(_pass(plan.status, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW))]
     if plan.seccomp is not None:
@@ -92,6 +97,23 @@ def decode(data: bytes) -> Any:
     members = marshal.loads(data)
     members["binds"] = tuple(_Told(bind) for bind in members["binds"])
     return _Told(members)
+
+
+def read_secrets() -> list[tuple[str, int, bytes]]:
+    """Path, mode and content of each file; their descriptor is closed."""
+    with os.fdopen(SECRETS, "rb") as file:
+        return marshal.loads(file.read())
+
+
+def _hold(content: bytes) -> int:
+    """A descriptor of memory with this content, for bubblewrap to read."""
+    descriptor = os.memfd_create("secret")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.set_inheritable(descriptor, True)
+    return descriptor
 
 
 def _pass(path: str, flags: int) -> int:

@@ -65,6 +65,8 @@ class LaunchPlan:
     """File on the host to which bubblewrap writes the pid and, at the end, the exit code."""
     cgroups: tuple[str, ...] = ()
     """`cgroup.procs` files that the launcher enters first."""
+    secrets: bool = False
+    """Whether descriptor 4 holds files with values of Secrets, which are in no plan."""
     tied: bool = False
     """True: it ends with the process that started it, as a step of a build does that nobody waits for any more."""
     own_reaper: bool = False

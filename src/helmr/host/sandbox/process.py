@@ -38,6 +38,7 @@ from helmr.host.sandbox.removal import exchange_tree, remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed, reaped, spawn, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
 from helmr.host.sandbox.treescopes import TreeScopes
+from helmr.protocol.handing import SecretFile
 
 WARNING: Final = "The process driver isolates nothing: Agents run as this user, on this machine, with its files and its network."
 _SOCKET_PATH_LIMIT: Final = 100
@@ -88,7 +89,9 @@ class ProcessDriver:
             run=os.path.realpath(folder / "run"),
         )
 
-    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
+    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None, files: Sequence[SecretFile] = ()) -> Running:
+        if files:
+            raise LaunchFailed(f"The process driver has no files of its own for {files[0].path}: bind the Secret as a variable.")
         folder, inside = Path(spec.folder), self.paths(spec)
         log = str(folder / "supervisor.log")
         supervisor = supervisor_argv(python=inside.python, runtime=inside.runtime, socket=f"{inside.run}/host.sock", log=log)
@@ -162,7 +165,9 @@ class ProcessDriver:
     async def settle(self, spec: ComputerSpec, running: Running) -> None:
         """There is no hibernation to undo."""
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
+    async def wake(
+        self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None, files: Sequence[SecretFile] = ()
+    ) -> Running:
         raise Unsupported("The process driver keeps memory by stopping only.")
 
     async def found(self, spec: ComputerSpec) -> Running | None:

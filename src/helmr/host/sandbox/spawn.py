@@ -42,12 +42,14 @@ class Launched:
     """Our child: bubblewrap's outer process, which ends with the sandbox and knows its exit code."""
 
 
-async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int) -> Launched:
-    """Start a sandbox. It outlives this process. Raises `LaunchFailed`; nothing of it runs then."""
+async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int, secrets: int | None = None) -> Launched:
+    """Start a sandbox, with `secrets` of `handed.passed`. It outlives this process. Raises `LaunchFailed`; nothing of it runs then."""
     plan_file.write_bytes(plan.encode())  # noqa: ASYNC240 - a stat or a small file, nothing that blocks
     read, write = os.pipe()
     try:
-        monitor = _spawn(plan, plan_file, write, log)
+        # Whatever is under way when we are killed can be found by the next hostd.
+        mark = plan.environment.get(MARK)
+        monitor = spawn_launcher("helmr.host.sandbox.launch", plan_file, write, log, mark=mark, secrets=secrets)
     except BaseException:
         os.close(read)
         raise
@@ -72,9 +74,9 @@ async def launch(plan: LaunchPlan, *, plan_file: Path, log: Path | int) -> Launc
 
 
 def spawn(
-    argv: Sequence[str], variables: Mapping[str, str], *, log: Path | int, stdin: Path = Path("/dev/null"), descriptor: int | None = None
+    argv: Sequence[str], variables: Mapping[str, str], *, log: Path | int, stdin: Path = Path("/dev/null"), descriptors: Sequence[int] = ()
 ) -> int:
-    """Start a program in a session of its own, with `log` as its output and `descriptor` as its descriptor 3; its pid, to be reaped by us.
+    """Start a program in a session of its own, with `log` as its output and `descriptors` as those from 3 on; its pid, to be reaped by us.
 
     No fork of this process runs any Python, and nothing of it ends the program when this process ends. Raises `OSError`.
     """
@@ -84,8 +86,7 @@ def spawn(
     else:
         actions += [(os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)]
     actions += [(os.POSIX_SPAWN_DUP2, 1, 2)]
-    if descriptor is not None:
-        actions += [(os.POSIX_SPAWN_DUP2, descriptor, 3)]
+    actions += [(os.POSIX_SPAWN_DUP2, descriptor, place) for place, descriptor in enumerate(descriptors, 3)]
     return os.posix_spawn(argv[0], list(argv), dict(variables), file_actions=actions, setsid=True)
 
 
@@ -117,16 +118,11 @@ async def when_ended(pid: int) -> None:
         os.close(descriptor)
 
 
-def _spawn(plan: LaunchPlan, plan_file: Path, information: int, log: Path | int) -> int:
-    # Whatever is under way when we are killed can be found by the next hostd.
-    return spawn_launcher("helmr.host.sandbox.launch", plan_file, information, log, mark=plan.environment.get(MARK))
-
-
-def spawn_launcher(module: str, plan_file: Path, information: int, log: Path | int, *, mark: str | None) -> int:
-    """Start a launcher of ours, its plan on stdin and `information` as its descriptor 3; its pid. Raises `OSError`."""
+def spawn_launcher(module: str, plan_file: Path, information: int, log: Path | int, *, mark: str | None, secrets: int | None = None) -> int:
+    """Start a launcher of ours, its plan on stdin, `information` as its descriptor 3, `secrets` as 4; its pid. Raises `OSError`."""
     argv = (sys.executable, "-I", "-S", "-c", _MAIN, SOURCE, module)
     variables = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"} | ({MARK: mark} if mark is not None else {})
-    return spawn(argv, variables, log=log, stdin=plan_file, descriptor=information)
+    return spawn(argv, variables, log=log, stdin=plan_file, descriptors=[information] if secrets is None else [information, secrets])
 
 
 async def _read_all(descriptor: int, seconds: float) -> bytes:

@@ -264,7 +264,9 @@ class Computer:
             restore = message.get("restore")
             if restore is not None:
                 await self._restore(message["fence"], template, layers, restore)
-            reply = await self._host.gate.start(self.id, message["fence"], self.environment, template, layers, self.protection.secrets)
+            reply = await self._host.gate.start(
+                self.id, message["fence"], self.environment, template, layers, self.protection.secrets, message.get("secret_files", ())
+            )
             self.fence = message["fence"]
             self.remember(template, reply)
             if self._is_gone():
@@ -312,7 +314,9 @@ class Computer:
     async def _wake(self, message: Mapping[str, Any]) -> None:
         async with self.turn:
             self.protection.take(message)
-            reply = await self._host.gate.wake(self.id, message["fence"], message.get("key"), self.protection.secrets)
+            reply = await self._host.gate.wake(
+                self.id, message["fence"], message.get("key"), self.protection.secrets, message.get("secret_files", ())
+            )
             self.fence, self.state = message["fence"], "running"
             self.tell("computer.state", fence=self.fence, state="awake", rung=reply["rung"], seconds=reply["seconds"])
 

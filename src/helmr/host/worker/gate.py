@@ -86,8 +86,10 @@ class HostdGate:
         return str((await self._call("image.resolve", reference=reference))["digest"])
 
     async def start(
-        self, computer: str, fence: Any, environment: str, template: TemplateManifest, layers: Sequence[str], protected: Sequence[Any]
+        self, computer: str, fence: Any, environment: str, template: TemplateManifest, layers: Sequence[str], protected: Sequence[Any],
+        files: Sequence[Any] = (),
     ) -> Mapping[str, Any]:
+        """`protected`: what its proxy exchanges; `files`: what it is shown that is on no disk [X1]."""
         return await self._call(
             "computer.start",
             computer=computer,
@@ -96,6 +98,7 @@ class HostdGate:
             template=to_wire(template),
             layers=list(layers),
             protected_secrets=list(protected),
+            **({"secret_files": files} if files else {}),
         )
 
     async def attach(self, computer: str, fence: Any, protected: Sequence[Any]) -> socket.socket:
@@ -119,8 +122,11 @@ class HostdGate:
         """Put it to sleep: `rung`, `seconds`. Memory on disk opens with `key` alone, which only control planes keep [X1]."""
         return await self._call("computer.hibernate", computer=computer, fence=fence, key=key)
 
-    async def wake(self, computer: str, fence: Any, key: Any, protected: Sequence[Any]) -> Mapping[str, Any]:
-        return await self._call("computer.wake", computer=computer, fence=fence, key=key, protected_secrets=list(protected))
+    async def wake(
+        self, computer: str, fence: Any, key: Any, protected: Sequence[Any], files: Sequence[Any] = ()
+    ) -> Mapping[str, Any]:
+        handed = {"protected_secrets": list(protected)} | ({"secret_files": files} if files else {})
+        return await self._call("computer.wake", computer=computer, fence=fence, key=key, **handed)
 
     async def save(self, computer: str, fence: Any, spool: Path, keys: Mapping[str, str], previous: str | None) -> Mapping[str, Any]:
         """Have a Computer's files saved into `spool`: new `packs`, the `manifest`, and all the packs that this `needs` [C5]."""

@@ -43,9 +43,18 @@ class Protection:
         self.secrets = cast("Sequence[Any]", message.get("protected_secrets") or ())
         return self.secrets
 
+    def repeat(self) -> None:
+        """hostd is there again, and the supervisor's stream may have outlived it: without an attach nobody else tells it."""
+        if self.secrets:
+            self._tell()
+
     def change(self, message: Mapping[str, Any]) -> None:
         """computer.protect: told to hostd at once, whatever else of the Computer is under way."""
-        owner, secrets = self._owner, self.take(message)
+        self.take(message)
+        self._tell()
+
+    def _tell(self) -> None:
+        owner, secrets = self._owner, self.secrets
 
         def failed(failure: Failure) -> None:
             # One that doesn't run has no proxy; a start or an attach tells it all.

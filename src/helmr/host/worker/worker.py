@@ -335,6 +335,9 @@ class Worker:
     async def _look(self) -> None:
         try:
             self._reconcile(await self.gate.info())
+            for computer in self._computers.values():
+                if computer.is_ours:
+                    computer.protection.repeat()
         except (OSError, HostdRefused) as error:
             logger.warning("worker.reconcile_failed", error=str(error))
 

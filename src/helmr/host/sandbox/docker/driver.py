@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from helmr.host.sandbox import crowds, interior
+from helmr.host.sandbox import crowds, handed, interior
 from helmr.host.sandbox.bubblewrap import GUEST_LOG, Bubblewrap
 from helmr.host.sandbox.builtfiles import BuiltFiles
 from helmr.host.sandbox.cgroups import Hierarchies, Usage, find_hierarchies
@@ -45,6 +45,7 @@ from helmr.host.sandbox.paging import page_out
 from helmr.host.sandbox.plan import Bind
 from helmr.host.sandbox.spawn import LaunchFailed, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
+from helmr.protocol.handing import SecretFile
 
 ENDING_SECONDS: Final = 5.0
 """How long the engine may take to tell how a container ended whose pid 1 is gone."""
@@ -74,6 +75,8 @@ class Docker(BuiltFiles):
         self.engine = Engine(find_socket() if engine is None else engine)
         self._known: EngineFacts | None = None
         self._tried: set[str] = set()
+        self._handed = f"helmr-secrets-{container.state_mark(state)}"
+        self._tidied = False
 
     async def probe(self) -> list[Probe]:
         from helmr.host.sandbox.docker.probes import probe_docker
@@ -101,7 +104,7 @@ class Docker(BuiltFiles):
     def paths(self, spec: ComputerSpec) -> InsidePaths:
         return self.builder.paths(spec)
 
-    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
+    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None, files: Sequence[SecretFile] = ()) -> Running:
         first_id = (await self._facts()).first_id
         if first_id is None or spec.first_id != first_id:
             raise LaunchFailed("The Computer was not made for this Docker engine: its files belong to other ids of this host.")
@@ -111,8 +114,11 @@ class Docker(BuiltFiles):
             raise LaunchFailed("The image has no layers.")
         if first_id:
             layers = tuple(await shown(layers, first_id, self._state / _SHOWN))
+        with handed.laid(files, self._handed, first_id) as shown_files:
+            return await self._start(spec, layers, await self._configuration(spec, argv, shown_files))
+
+    async def _start(self, spec: ComputerSpec, layers: Sequence[str], config: dict[str, Any]) -> Running:
         folder = Path(spec.folder)
-        config = await self._configuration(spec, argv)
         # It names what of the state folder the container shows, for whoever removes what nobody uses.
         await asyncio.to_thread((folder / "launch.json").write_text, json.dumps(config))
         await asyncio.to_thread(grafting.check_readable, folder / "disk/upper")
@@ -185,6 +191,9 @@ class Docker(BuiltFiles):
 
     async def sweep(self, kept: Sequence[ComputerSpec]) -> bool:
         marks = {spec.mark for spec in kept} | self._tried
+        if not self._tidied:  # before the first start of this hostd
+            await asyncio.to_thread(handed.forget, self._handed)
+            self._tidied = True
         try:
             for entry in await self.engine.labelled(f"{container.STATE_LABEL}={container.state_mark(self._state)}"):
                 if entry["Labels"].get(container.COMPUTER_LABEL) not in marks:
@@ -246,7 +255,9 @@ class Docker(BuiltFiles):
     async def settle(self, spec: ComputerSpec, running: Running) -> None:
         """There is no hibernation to undo."""
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
+    async def wake(
+        self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None, files: Sequence[SecretFile] = ()
+    ) -> Running:
         raise Unsupported("The docker driver keeps memory by freezing only.")
 
     async def found(self, spec: ComputerSpec) -> Running | None:
@@ -260,7 +271,7 @@ class Docker(BuiltFiles):
 
     # --- details ---
 
-    async def _configuration(self, spec: ComputerSpec, argv: Sequence[str] | None) -> dict[str, Any]:
+    async def _configuration(self, spec: ComputerSpec, argv: Sequence[str] | None, files: Sequence[Bind]) -> dict[str, Any]:
         folder, inside = Path(spec.folder), self.paths(spec)
         runtime = await asyncio.to_thread(ensure_runtime, self._state / "runtime")
         python = await self.builder.python(host_base=spec.host_base)
@@ -275,7 +286,7 @@ class Docker(BuiltFiles):
             state=self._state,
             argv=argv or supervisor,
             variables=interior.variables(host_base=spec.host_base, python=python) | interior.told(spec),
-            binds=[Bind(source=str(await asyncio.to_thread(self._places, binds)), target=container.OURS), *binds],
+            binds=[Bind(source=str(await asyncio.to_thread(self._places, binds)), target=container.OURS), *binds, *files],
             own_parent=facts.cgroup_names == "cgroupfs",
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from helmr.host.sandbox import capabilities
-from helmr.host.sandbox.gvisor.staging import OWN, STAGE
+from helmr.host.sandbox.gvisor.staging import OWN, SECRETS, STAGE
 from helmr.host.sandbox.plan import Bind
 from helmr.host.sandbox.ranges import WIDTH
 
@@ -31,8 +31,10 @@ def bundle(
     environment: Mapping[str, str],
     hostname: str,
     first_id: int,
+    secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The configuration. Mounts of the guest are in the order in which they cover each other."""
+    """The configuration. Mounts of the guest are in the order in which they cover each other. `secrets` are the paths of files that the
+    launcher makes."""
     kept = list(capabilities.KEPT)
     mapping = [{"containerID": 0, "hostID": first_id, "size": WIDTH}]
     shown = [(place, bind) for place, bind in zip(places(binds), binds, strict=True) if not place.startswith(f"{OWN}/")]
@@ -45,6 +47,7 @@ def bundle(
         _mount(GROUPS, "cgroup", "cgroup"),
         _mount(OURS, "bind", OWN, "rbind", "ro"),
         *(_mount(bind.target, "bind", place, "rbind", "rw" if bind.writable else "ro") for place, bind in shown),
+        *(_mount(path, "bind", f"{SECRETS}/{number}", "bind", "ro") for number, path in enumerate(secrets)),
     ]
     return {
         "ociVersion": "1.0.2",

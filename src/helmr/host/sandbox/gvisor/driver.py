@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from helmr.host.sandbox import crowds, interior
+from helmr.host.sandbox import crowds, handed, interior
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.builtfiles import BuiltFiles
 from helmr.host.sandbox.cgroups import Group, Hierarchies, Usage, find_hierarchies
@@ -36,13 +36,14 @@ from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.gvisor import bundle, image, inside, sealing, staging
 from helmr.host.sandbox.gvisor.binary import REMEDY, find_runsc, processor, version
 from helmr.host.sandbox.gvisor.plan import GvisorPlan
-from helmr.host.sandbox.gvisor.runsc import NAME, Runsc, RunscFailed
+from helmr.host.sandbox.gvisor.runsc import NAME, Runsc, RunscFailed, is_call
 from helmr.host.sandbox.gvisor.start import start
 from helmr.host.sandbox.identity import boot_id, descendants, identify, is_alive
 from helmr.host.sandbox.plan import Identity
 from helmr.host.sandbox.removal import remove_tree
 from helmr.host.sandbox.spawn import LaunchFailed, reaped, when_ended
 from helmr.host.sandbox.supervision import supervisor_argv
+from helmr.protocol.handing import SecretFile
 
 STATES: Final = Path("/run/helmr-gvisor")
 """gVisor's own state of each sandbox: nothing in it outlives a boot, and paths of sockets must be short."""
@@ -84,8 +85,8 @@ class Gvisor(BuiltFiles):
     def paths(self, spec: ComputerSpec) -> InsidePaths:
         return self.builder.paths(spec)
 
-    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None) -> Running:
-        return await self._launch(spec, argv, None)
+    async def start(self, spec: ComputerSpec, argv: Sequence[str] | None = None, files: Sequence[SecretFile] = ()) -> Running:
+        return await self._launch(spec, argv, None, None, files)
 
     async def channel(self, spec: ComputerSpec, running: Running, what: Passed, seconds: float) -> socket.socket:
         async with asyncio.timeout(seconds), self._lock(spec):
@@ -225,7 +226,9 @@ class Gvisor(BuiltFiles):
         with contextlib.suppress(RunscFailed):
             await self._runsc(spec).resume()
 
-    async def wake(self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None) -> Running:
+    async def wake(
+        self, spec: ComputerSpec, folder: Path, made_by: str, attempt: Path, key: bytes | None = None, files: Sequence[SecretFile] = ()
+    ) -> Running:
         maker = self._maker(spec)
         if made_by != maker:
             raise NotRestored(f"The image was made by {made_by}, and this host has {maker}.")
@@ -233,7 +236,7 @@ class Gvisor(BuiltFiles):
             raise NotRestored("The image is not there any more.")
         try:
             async with sealing.opened(spec, folder, key) as clear:
-                return await self._launch(spec, None, clear, attempt)
+                return await self._launch(spec, None, clear, attempt, files)
         except LaunchFailed as error:
             raise NotRestored(str(error)) from error
 
@@ -242,7 +245,7 @@ class Gvisor(BuiltFiles):
         pid_file = STATES / spec.mark / "pid"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(20):
-                while any(_is_call(pid) for pid in crowds.marked(spec.mark)):  # noqa: ASYNC110 - processes of a killed hostd give no event
+                while any(is_call(pid) for pid in crowds.marked(spec.mark)):  # noqa: ASYNC110 - processes of a killed hostd give no event
                     await asyncio.sleep(0.02)
         await asyncio.to_thread(sealing.remove_places, spec)
         try:
@@ -256,7 +259,9 @@ class Gvisor(BuiltFiles):
 
     # --- details ---
 
-    async def _launch(self, spec: ComputerSpec, argv: Sequence[str] | None, folder: Path | None, attempt: Path | None = None) -> Running:
+    async def _launch(
+        self, spec: ComputerSpec, argv: Sequence[str] | None, folder: Path | None, attempt: Path | None, files: Sequence[SecretFile]
+    ) -> Running:
         binary = find_runsc()
         if binary is None:
             raise LaunchFailed(f"There is no runsc. {REMEDY}")
@@ -281,7 +286,12 @@ class Gvisor(BuiltFiles):
         )
         variables = interior.variables(host_base=spec.host_base, python=python) | interior.told(spec)
         made = bundle.bundle(
-            binds=binds, argv=argv or supervisor, environment=variables, hostname=f"c-{spec.computer[-12:]}", first_id=spec.first_id
+            binds=binds,
+            argv=argv or supervisor,
+            environment=variables,
+            hostname=f"c-{spec.computer[-12:]}",
+            first_id=spec.first_id,
+            secrets=[file.path for file in files],
         )
         await asyncio.to_thread(remove_tree, STATES / spec.mark)
         (STATES / spec.mark).mkdir(parents=True, mode=0o700)
@@ -306,11 +316,15 @@ class Gvisor(BuiltFiles):
             cgroups=group.entrances if group is not None else (),
             image=None if folder is None else str(folder),
             attempt=None if attempt is None else str(attempt),
+            secrets=bool(files),
         )
         if not plan.layers:
             raise LaunchFailed("The image has no layers.")
         try:
-            pid = await start(plan, home / "launch.json", home / "launch.log", STATES / spec.mark / "pid", mark=spec.mark)
+            with handed.passed(files) as secrets:
+                pid = await start(
+                    plan, home / "launch.json", home / "launch.log", STATES / spec.mark / "pid", mark=spec.mark, secrets=secrets
+                )
         except BaseException:
             await asyncio.shield(self.end(spec, None))
             raise
@@ -371,12 +385,3 @@ class Gvisor(BuiltFiles):
         if running is not None and is_alive(running.pid1):
             found |= {running.pid1.pid} | descendants(running.pid1.pid)
         return found
-
-
-def _is_call(pid: int) -> bool:
-    """Whether a process is a launcher of ours or a call of gVisor's program, not what runs on after it."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return words[0] == b"runsc" or any(b"gvisor.staging" in word for word in words)

@@ -32,6 +32,8 @@ class GvisorPlan:
     attempt: str | None = None
     """File that is made right before the image is used: from then on its processes may have run."""
     indexed: bool = True
+    secrets: bool = False
+    """Whether descriptor 4 holds files with values of Secrets, which are in no plan."""
 
     def encode(self) -> bytes:
         """For `staging.py`, which the same Python runs."""

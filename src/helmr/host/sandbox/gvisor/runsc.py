@@ -108,3 +108,12 @@ def tail(log: Path) -> str:
 async def _kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     await reap(pid)
+
+
+def is_call(pid: int) -> bool:
+    """Whether a process is a launcher of ours or a call of gVisor's program, not what runs on after it."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return words[0] == b"runsc" or any(b"gvisor.staging" in word for word in words)

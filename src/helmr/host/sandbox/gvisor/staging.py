@@ -21,6 +21,8 @@ BUNDLE = f"{STAGE}/bundle"
 IMAGE = f"{STAGE}/image"
 OWN = f"{STAGE}/own"
 """Staged as one folder, so that one read-only mount shows all that is ours."""
+SECRETS = f"{STAGE}/secrets"
+"""Files with values of Secrets, by their numbers: in the memory of this mount namespace alone."""
 _KEEP = ".helmr"
 """A file in /tmp: gVisor puts a file system in memory over one that is empty, and what is written there would not be on disk [C5]."""
 
@@ -61,6 +63,14 @@ def _prepare(plan: GvisorPlan) -> None:
     with open(f"{BUNDLE}/config.json", "w") as file:
         json.dump(plan.bundle, file)
     os.mkdir(OWN)
+    os.mkdir(SECRETS, 0o711)
+    for number, (_, mode, value) in enumerate(launch.read_secrets() if plan.secrets else ()):
+        place = f"{SECRETS}/{number}"
+        descriptor = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(value)
+            os.fchmod(descriptor, mode)
+            os.fchown(descriptor, plan.first_id, plan.first_id)
 
 
 def _fill_tmp(root: str, owner: int) -> None:

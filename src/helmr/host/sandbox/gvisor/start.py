@@ -15,12 +15,12 @@ from helmr.host.sandbox.spawn import LaunchFailed, reap, spawn_launcher
 SECONDS: Final = 30.0
 
 
-async def start(plan: GvisorPlan, plan_file: Path, log: Path, pid_file: Path, *, mark: str) -> int:
+async def start(plan: GvisorPlan, plan_file: Path, log: Path, pid_file: Path, *, mark: str, secrets: int | None = None) -> int:
     """The pid of the sandbox, our child once its launcher has ended. Raises `LaunchFailed`; what was begun is the caller's to end."""
     await asyncio.to_thread(plan_file.write_bytes, plan.encode())
     read, write = os.pipe()
     try:
-        launcher = spawn_launcher("helmr.host.sandbox.gvisor.staging", plan_file, write, log, mark=mark)
+        launcher = spawn_launcher("helmr.host.sandbox.gvisor.staging", plan_file, write, log, mark=mark, secrets=secrets)
     except BaseException:
         os.close(read)
         raise
