@@ -66,6 +66,12 @@ async def ticks(turn: Turn, rest: str) -> str:
     return rest
 
 
+async def leak(turn: Turn, rest: str) -> str:
+    """Show a variable's value wherever an Agent may by mistake."""
+    print(os.environ[rest], flush=True)
+    raise RuntimeError(f"refused for {os.environ[rest]}")
+
+
 async def pour(turn: Turn, rest: str) -> str:
     """As many outputs of so many characters, none of them ASCII."""
     count, size = map(int, rest.split(","))
@@ -224,6 +230,7 @@ async def ask(turn: Turn, rest: str) -> str:
 VERBS = {
     "echo": echo,
     "ticks": ticks,
+    "leak": leak,
     "pour": pour,
     "work": work,
     "until_told": until_told,
