@@ -103,8 +103,8 @@ class HostdClient:
         protected: Sequence[Mapping[str, Any]] = (),
         files: Sequence[Mapping[str, Any]] = (),
     ) -> Mapping[str, Any]:
-        """`state`, `pid`, and `paths` as the guest sees them. `protected`: the Secrets that its proxy exchanges, `files`: those that it has as
-        files [X1]."""
+        """`state`, `pid`, and `paths` as the guest sees them. `protected`: the Secrets that its proxy exchanges, `files`: those that are
+        files of it [X1]."""
         wanted: dict[str, Any] = {"computer": computer, "fence": fence, "environment": environment, "template": to_wire(template)}
         handed = {"protected_secrets": list(protected)} | ({"secret_files": list(files)} if files else {})
         return await self.call("computer.start", {**wanted, "layers": list(layers), **handed})
@@ -139,9 +139,7 @@ class HostdClient:
         """Put it to sleep: `rung`, `seconds`. Memory on disk opens with `key` alone, 32 bytes in Base64."""
         return await self.call("computer.hibernate", {"computer": computer, "fence": fence, "key": key})
 
-    async def wake(
-        self, computer: str, fence: Any, key: str | None = None, files: Sequence[Mapping[str, Any]] = ()
-    ) -> Mapping[str, Any]:
+    async def wake(self, computer: str, fence: Any, key: str | None = None, files: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
         """`files`: the Secrets that it had as files at its start [X1]."""
         handed = {"secret_files": list(files)} if files else {}
         return await self.call("computer.wake", {"computer": computer, "fence": fence, "key": key, **handed})

@@ -120,8 +120,8 @@ class Computer:
                 _log.warning("computer.lost", computer=self.id)
 
     async def start(self, fence: Fence, secrets: Sequence[ProtectedSecret] | None = None, files: Sequence[SecretFile] = ()) -> None:
-        """Start it unless it runs, and show it `files`; either way it is the new fence's from now on. None: with the Secrets of the run that
-        goes on, if any."""
+        """Start it unless it runs, and show it `files`; either way it is the new fence's from now on. None: with the Secrets of the run
+        that goes on, if any."""
         async with self._lock:
             self.check_fence(fence)
             if self.removed:

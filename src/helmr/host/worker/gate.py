@@ -86,7 +86,13 @@ class HostdGate:
         return str((await self._call("image.resolve", reference=reference))["digest"])
 
     async def start(
-        self, computer: str, fence: Any, environment: str, template: TemplateManifest, layers: Sequence[str], protected: Sequence[Any],
+        self,
+        computer: str,
+        fence: Any,
+        environment: str,
+        template: TemplateManifest,
+        layers: Sequence[str],
+        protected: Sequence[Any],
         files: Sequence[Any] = (),
     ) -> Mapping[str, Any]:
         """`protected`: what its proxy exchanges; `files`: what it is shown that is on no disk [X1]."""
@@ -122,9 +128,7 @@ class HostdGate:
         """Put it to sleep: `rung`, `seconds`. Memory on disk opens with `key` alone, which only control planes keep [X1]."""
         return await self._call("computer.hibernate", computer=computer, fence=fence, key=key)
 
-    async def wake(
-        self, computer: str, fence: Any, key: Any, protected: Sequence[Any], files: Sequence[Any] = ()
-    ) -> Mapping[str, Any]:
+    async def wake(self, computer: str, fence: Any, key: Any, protected: Sequence[Any], files: Sequence[Any] = ()) -> Mapping[str, Any]:
         handed = {"protected_secrets": list(protected)} | ({"secret_files": files} if files else {})
         return await self._call("computer.wake", computer=computer, fence=fence, key=key, **handed)
 
