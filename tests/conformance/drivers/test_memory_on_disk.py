@@ -89,7 +89,7 @@ async def test_two_hundred_that_sleep_have_no_process_and_are_found_and_woken_as
             assert (await jail.client.hibernate(computer, 1))["rung"] == "image"
         await jail.kill_hostd()
         await jail.open()
-        asleep = [entry["computer"] for entry in (await jail.client.info())["computers"] if entry["state"] == "hibernated"]
+        asleep = [entry["computer"] for entry in (await jail.client.info())["computers"] if entry["state"] == "asleep"]
         assert len(asleep) == wanted and jail.hostd is not None and not descendants(jail.hostd.pid)
         assert not set(map(jail.mark, pids)) & marks() and not any(map(jail.cgroups, pids))
         listed = await quickest(jail.client.info, 10)

@@ -10,7 +10,7 @@ runtime, log = sys.argv[1:3]
 null = os.open("/dev/null", os.O_RDONLY)
 try:
     os.makedirs(os.path.dirname(log), 0o755, exist_ok=True)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
 except OSError:
     out = os.open("/dev/null", os.O_WRONLY)
 os.dup2(null, 0); os.dup2(out, 1); os.dup2(out, 2)
