@@ -15,6 +15,7 @@ from jail import Jail
 
 from helmr.host.hostd.cleaning import clean
 from helmr.host.hostd.client import HostdClient, HostdRefused
+from helmr.host.sandbox.bubblewrap import GUEST_LOG
 from helmr.protocol.manifest import TemplateManifest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.soaked("docker")]
@@ -72,6 +73,18 @@ async def test_files_persist_over_stop_and_start(jail: Jail) -> None:
     await jail.start("c1")
     async with jail.inside("c1") as inmate:
         assert await inmate.value(f"pathlib.Path({path!r}).read_text()") == "still here"
+
+
+@pytest.mark.kinds("bubblewrap-root", "bubblewrap-user", "docker")
+async def test_a_pipe_that_a_guest_left_in_the_place_of_the_supervisors_log_keeps_no_computer_from_starting(jail: Jail) -> None:
+    """[C2]: nobody reads from it, and nobody waits for that."""
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        await inmate.value(f"[os.unlink({GUEST_LOG!r}), os.mkfifo({GUEST_LOG!r})]")
+    await jail.client.stop("c1", 1)
+    await jail.start("c1")
+    async with jail.inside("c1") as inmate:
+        assert await inmate.value(f"pathlib.Path({GUEST_LOG!r}).is_fifo()")
 
 
 @whatever_driver
