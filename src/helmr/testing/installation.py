@@ -8,6 +8,7 @@ control plane says of itself must be believed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -35,7 +36,7 @@ from helmr.publish.project import load_project
 from helmr.publish.upload import publish
 from helmr.testing.database import memory_folder
 from helmr.testing.database_files import lay_database
-from helmr.testing.host_processes import Tree, tree_of
+from helmr.testing.host_processes import Tree, naming, tree_of
 
 CREDENTIAL: Final = "hlmr_wk_of-this-installation"
 DRAIN: Final = "1s"
@@ -138,9 +139,16 @@ class Installation:
         for plane in self.planes:
             self.kill_server(plane=plane.number)
         await end_hostd(self._hostd)
+        self._end_stragglers()
         await self.postgres.stop()
         for folder in {self.folder, self._database}:
             await asyncio.to_thread(shutil.rmtree, folder)
+
+    def _end_stragglers(self) -> None:
+        """A hostd that a worker had begun to start when it was killed: it listens later than anybody looks."""
+        for found in naming([str(self._hostd.folder)]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(found.split()[0]), signal.SIGKILL)
 
     def client(self, plane: int = 0) -> HelmrClient:
         """A client of one control plane, which outlasts its restarts."""
