@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+
+import pytest
 
 from helmr.host.sandbox.cgroups import Group, Hierarchies, find_hierarchies
 
@@ -56,3 +60,26 @@ def test_limits_of_version_2_are_written_in_its_files(tmp_path: Path) -> None:
     (tmp_path / "helmr/c1/scopes/cgroup.events").write_text("populated 1\nfrozen 1\n")
     usage = group.usage()
     assert (usage.oom_kills, usage.cpu_seconds, usage.frozen, usage.pids) == (2, 1.5, True, None)
+
+
+@pytest.mark.parametrize("code", [errno.ENODEV, errno.ENOENT, errno.EACCES])
+async def test_a_group_that_goes_while_it_is_looked_at_is_gone_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """[C9]: an engine takes its container's groups away itself. The kernel calls a file that was found just before no device any more."""
+    (tmp_path / "freezer" / "g").mkdir(parents=True)
+    for name in ("freezer.state", "cgroup.procs"):
+        (tmp_path / "freezer" / "g" / name).touch()
+    group = Group(Hierarchies(legacy={"freezer": tmp_path / "freezer"}), "g")
+
+    def vanished(path: Path, *arguments: object, **named: object) -> str:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(Path, "read_text", vanished)
+    monkeypatch.setattr(Path, "write_text", vanished)
+    if code == errno.EACCES:
+        with pytest.raises(PermissionError):
+            group.frozen()
+        return
+    assert not group.frozen() and group.direct_processes() == set() and await group.end() == 0
+    await group.thaw()

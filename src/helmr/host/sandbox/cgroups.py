@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -153,7 +153,7 @@ class Group:
         """Those in the very group, whichever hierarchy has them."""
         found: set[int] = set()
         for entrance in self.entrances:
-            with contextlib.suppress(FileNotFoundError):
+            with _unless_gone():
                 found.update(int(word) for word in Path(entrance).read_text().split())
         return found
 
@@ -253,7 +253,7 @@ class Group:
     def _kill(self) -> None:
         folder = self.folders[0]
         if self.hierarchies.unified is not None and (folder / "cgroup.kill").exists():
-            with contextlib.suppress(FileNotFoundError):
+            with _unless_gone():
                 (folder / "cgroup.kill").write_text("1")
             return
         # Version 1: stopped first, so that nothing forks between reading the list and killing what is on it.
@@ -291,16 +291,16 @@ class Group:
     def _write(self, controller: str, names: Mapping[int, str], text: str) -> None:
         path = self._file(controller, names)
         if path is not None and path.exists():
-            path.write_text(text)
+            with _unless_gone():
+                path.write_text(text)
 
     def _text(self, controller: str, names: Mapping[int, str]) -> str | None:
         path = self._file(controller, names)
         if path is None:
             return None
-        try:
+        with _unless_gone():
             return path.read_text()
-        except FileNotFoundError:
-            return None
+        return None
 
     def _number(self, controller: str, names: Mapping[int, str]) -> int | None:
         text = self._text(controller, names)
@@ -319,3 +319,13 @@ class Group:
             return None if used is None else used / 1e6
         used = self._number("cpuacct", {1: "cpuacct.usage"})
         return None if used is None else used / 1e9
+
+
+@contextlib.contextmanager
+def _unless_gone() -> Generator[None]:
+    """Passes over a group that went meanwhile, as a container's does with its engine: a file of it that was found is no device any more."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
