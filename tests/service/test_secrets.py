@@ -13,9 +13,11 @@ from tests.service.secretive import SENTINEL, attend, create, dump, revoke, rota
 from tests.service.test_commands import command, execute, output, text, until_status
 from tests.service.test_sleeping import computer_of, until_residency
 
+from helmr.control.service import faults
 from helmr.control.service.keyring import Keyring
 from helmr.control.service.rotation import Rotation
 from helmr.control.service.vault import Vault
+from helmr.control.upkeep.lost_workers import LostWorkers
 from helmr.protocol.errors import (
     Forbidden,
     IdempotencyConflict,
@@ -284,7 +286,7 @@ async def test_after_a_revocation_nothing_begins_on_a_computer_that_has_the_secr
             await h.plane.streams.open(h.principal, computer, "shell", {"rows": 1, "columns": 1})
         await attend(h)
         await until_residency(h, await computer_of(h, session), "cold")
-        assert told(h, "computer.stop")
+        await h.host.told("computer.stop")
         await until_lacking(h, session)
         await attend(h)
         assert [item.kept for item in (await h.plane.secrets.get(h.principal, "A")).versions] == [False]
@@ -308,6 +310,31 @@ async def test_a_revocation_is_seen_through_by_others_when_who_made_it_dies_at_o
         assert turn["id"] not in process.started
 
 
+async def test_a_stop_for_a_revoked_secret_that_was_told_half_is_told_whole_by_a_duty_and_is_no_strike(database, tmp_path) -> None:
+    """[S14], I6: the control plane that stopped the Computer died before it said so of the process and to the host."""
+    async with secretive(database, tmp_path, secret("A"), values={"A": "value-one"}) as h:
+        session, _ = await h.warm()
+
+        def die() -> None:
+            raise RuntimeError("The control plane dies.")
+
+        faults.arm("after_commit:evict", die)
+        try:
+            async with h.database.connection() as connection:
+                await connection.execute("UPDATE secrets SET revoked_at = now()")
+            with pytest.raises(RuntimeError):
+                await h.plane.links.move_computer(await computer_of(h, session))
+        finally:
+            faults.disarm("after_commit:evict")
+        h.host.disconnect()
+        await LostWorkers(h.plane).run()
+        h.host.connect()
+        await h.host.told("computer.stop")
+        assert [kind for kind in await h.kinds(session) if kind.startswith("session.process_")][-1] == "session.process_stopped"
+        async with h.database.connection() as connection:
+            assert await connection.fetchval("SELECT strikes FROM sessions WHERE id = $1", session) == 0
+
+
 async def test_a_computer_that_sleeps_with_a_revoked_secret_is_not_woken_but_stopped(database, tmp_path) -> None:
     """A wake keeps what it had, unless that was revoked."""
     async with secretive(database, tmp_path, secret("A"), values={"A": "value-one"}) as h:
@@ -325,8 +352,10 @@ async def test_a_computer_that_sleeps_with_a_revoked_secret_is_not_woken_but_sto
         await revoke(h, "A")
         later = await h.enqueue(session)
         await attend(h)
+        await h.until(session, "session.process_stopped")
         await until_lacking(h, session)
         assert later["id"] not in process.started and len(told(h, "computer.wake")) == 1
+        assert "session.process_failed" not in await h.kinds(session), "no strike"
 
 
 async def test_the_proxy_forgets_a_revoked_secret_at_once_while_a_turn_runs_on(database, tmp_path) -> None:

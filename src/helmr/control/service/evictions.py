@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from helmr.control.service.core import Core, Effects
-from helmr.control.service.processes import Processes
+from helmr.control.service.processes import Lost, Processes
 from helmr.control.service.roster import Roster
 from helmr.control.service.vault import Vault
 from helmr.control.service.worker_end import WorkerEnd
@@ -56,7 +56,7 @@ class Evictions:
             end.link.send(control("computer.protect", computer=computer_id, fence=seat.fence, protected_secrets=told))
 
     async def _evict(self, end: WorkerEnd, computer_id: str) -> None:
-        async def work(connection: Connection, effects: Effects) -> tuple[int, str] | None:
+        async def work(connection: Connection, effects: Effects) -> tuple[int, dict[str, str], list[Lost]] | None:
             await computers.members_to_lock(connection, computer_id=computer_id)
             computer: Any = await computers.lock_computer(connection, id=computer_id)
             name = await statements.revoked_on(connection, computer_id=computer_id)
@@ -65,19 +65,19 @@ class Evictions:
             await computers.processes_asleep(connection, computer_id=computer_id)
             if await statements.in_the_way(connection, computer_id=computer_id):
                 return None
-            return computer["fence"], name
+            error = {"code": SecretUnavailable.code, "message": f"The Secret {name} was revoked, so the Computer was stopped."}
+            log.info("a Computer with a revoked Secret is stopped", computer=computer_id, secret=name)
+            return computer["fence"], error, await self._processes.lose(connection, effects, computer, "cold", error, "drained")
 
         found = await self._core.write("evict", work)
         if found is None:
             return
-        fence, name = found
-        # Nothing can have begun since: whatever begins looks for revoked Secrets first.
-        error = {"code": SecretUnavailable.code, "message": f"The Secret {name} was revoked, so the Computer was stopped."}
-        log.info("a Computer with a revoked Secret is stopped", computer=computer_id, secret=name)
+        fence, error, lost = found
         seat = end.seat_of(computer_id)
         if seat is not None:
             self._roster.remove_seat(seat)
             end.seats.pop(seat.slot, None)
         end.asleep.discard(computer_id)
+        # Before its host is told: what the host then says of the same end is no other cause of it.
+        await self._processes.all_ended(lost, error)
         end.link.send(control("computer.stop", computer=computer_id, fence=fence))
-        await self._processes.computer_lost(computer_id, fence, "cold", error, end="drained")

@@ -20,10 +20,13 @@ from helmr.control.service.starting import Starting
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, identity, processes, saves, secrets, sessions
 from helmr.protocol import jsontext
+from helmr.protocol.errors import SecretUnavailable
 from helmr.protocol.ids import new_id
 from helmr.protocol.wire import to_wire
 
 Placed = Literal["nothing", "waiting", "full", "secret", "moving", "process"]
+Lost = tuple[str, int, End]
+"""A process that is gone with its Computer: its Session, its channel, and what its end is called."""
 _ON_ITS_HOST: Final = ("starting", "running", "hibernating", "waking")
 """Where a Computer is something that its host's end loses."""
 DRAINED: Final = "worker_draining"
@@ -142,6 +145,15 @@ class Processes:
 
         return await self._core.write("process_ended", work)
 
+    async def stranded_ended(self, row: Any) -> None:
+        """A row of `stranded`: whoever recorded its Computer's end died before it said so of the process. Its error tells why."""
+        end: End = "memory_lost" if row["process"] == "asleep" else "process_lost"
+        if row["residency"] == "unavailable":
+            end = "worker_lost"
+        elif row["cause"] == SecretUnavailable.code:
+            end = "drained"
+        await self.ended(str(row["id"]), row["channel"], end)
+
     async def force_stop(self, session_id: str, turn_id: str) -> tuple[str, int] | None:
         """The cleanup time of this Turn's stop mark is over, or its cleanup failed: settle it under its mark, hold the Session, end the
         process tree [S11], [S13]. Returns the Computer and the channel to kill; None when the Turn has settled by itself."""
@@ -201,23 +213,33 @@ class Processes:
     ) -> None:
         """The Computer failed to start or stopped by itself: its processes are gone. Its files stay where they are."""
 
-        async def work(connection: Connection, effects: Effects) -> list[tuple[str, int, End]]:
+        async def work(connection: Connection, effects: Effects) -> list[Lost]:
             computer = await computers.lock_computer(connection, id=computer_id)
             if computer is None or computer["fence"] != fence:
                 return []
-            kind: End = end or ("memory_lost" if computer["residency"] in ASLEEP else "process_lost")
             if computer["residency"] == "restoring":
                 await self._restoring.give_back(connection, computer, error or _LOST)
                 return []
-            await computers.set_residency(connection, id=computer_id, residency=residency, error=jsontext.dumps(error) if error else None)
-            await lose_commands(connection, effects, computer_id, error)
-            if await saves.is_unsaved(connection, id=computer_id):
-                await saves.save_at_rest(connection, id=computer_id)
-            alive = await processes.alive_on(connection, computer_id=computer_id)
-            return [(str(row["id"]), row["channel"], kind) for row in alive]
+            kind: End = end or ("memory_lost" if computer["residency"] in ASLEEP else "process_lost")
+            return await self.lose(connection, effects, computer, residency, error, kind)
 
-        for session_id, channel, kind in await self._core.write("computer_lost", work):
-            await self.ended(session_id, channel, kind, message=(error or {}).get("message"))
+        await self.all_ended(await self._core.write("computer_lost", work), error)
+
+    async def lose(
+        self, connection: Connection, effects: Effects, computer: Any, residency: str, error: dict[str, Any] | None, end: End
+    ) -> list[Lost]:
+        """Nothing runs any more on this locked Computer. Returns the processes that did, for `all_ended` after the commit."""
+        computer_id = str(computer["id"])
+        await computers.set_residency(connection, id=computer_id, residency=residency, error=jsontext.dumps(error) if error else None)
+        await lose_commands(connection, effects, computer_id, error)
+        if await saves.is_unsaved(connection, id=computer_id):
+            await saves.save_at_rest(connection, id=computer_id)
+        alive = await processes.alive_on(connection, computer_id=computer_id)
+        return [(str(row["id"]), row["channel"], end) for row in alive]
+
+    async def all_ended(self, lost: Collection[Lost], error: dict[str, Any] | None) -> None:
+        for session_id, channel, end in lost:
+            await self.ended(session_id, channel, end, message=(error or {}).get("message"))
 
     async def computer_overdue(self, computer_id: str, fence: int, error: dict[str, Any]) -> None:
         """It was starting or waking for too long: whatever its worker still says of that is stale [C1]."""

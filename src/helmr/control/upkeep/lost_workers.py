@@ -50,5 +50,4 @@ class LostWorkers:
         async with self._plane.database.connection() as connection:
             rows = await processes.stranded(connection, count=BATCH)
         for row in rows:
-            lost = "memory_lost" if row["process"] == "asleep" else "process_lost"
-            await self._plane.processes.ended(str(row["id"]), row["channel"], "worker_lost" if row["residency"] == "unavailable" else lost)
+            await self._plane.processes.stranded_ended(row)

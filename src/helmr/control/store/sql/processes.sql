@@ -81,7 +81,7 @@ UPDATE sessions SET recovery_reason = :recovery_reason WHERE id = :id;
 
 -- name: stranded(count)
 -- Processes of Computers that don't run any more: whoever noted that the Computer was lost died before it said so of them [S14], I8.
-SELECT s.id, s.channel, s.process, c.residency FROM computers c JOIN sessions s ON s.computer_id = c.id
+SELECT s.id, s.channel, s.process, c.residency, convert_from(c.error, 'UTF8')::json ->> 'code' AS cause FROM computers c JOIN sessions s ON s.computer_id = c.id
 WHERE c.residency IN ('cold', 'unavailable') AND s.process <> 'none' LIMIT :count;
 
 -- name: running_without_lease()$
