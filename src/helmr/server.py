@@ -72,6 +72,7 @@ from helmr.control.upkeep.own_storage import OwnStorage
 from helmr.control.upkeep.placement import Placement
 from helmr.control.upkeep.pressure import PressureHolds
 from helmr.control.upkeep.receipts import OldReceipts
+from helmr.control.upkeep.removals import Removals
 from helmr.control.upkeep.retention import PayloadExpiry
 from helmr.control.upkeep.saving import Saving
 from helmr.control.upkeep.secrets import SecretExposures
@@ -88,7 +89,7 @@ from helmr.protocol.storage import WaterMarks
 DEFAULT_PORT: Final = 4356
 LED: Final = (
     Closings, Collection, CommandEnds, ComputerExpiry, CronFirings, Deadlines, Hibernation, IdleClose, LostWorkers, OldFirings, OldReceipts,
-    PayloadExpiry, Placement, PressureHolds, Saving, SecretExposures, Transits,
+    PayloadExpiry, Placement, PressureHolds, Removals, Saving, SecretExposures, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)

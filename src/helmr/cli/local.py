@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from helmr.cli.inputs import duration
+from helmr.cli.lazy import Entry, LazyGroup
 
 
 def installed(part: str) -> None:
@@ -105,7 +107,16 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
         raise click.BadParameter(str(error)) from None
 
 
-@click.command()
+_WORKER = {
+    "list": Entry("helmr.cli.worker:list_", "List workers, with their room and their disks."),
+    "get": Entry("helmr.cli.worker:get", "Show how a worker stands, and what is with it."),
+    "drain": Entry("helmr.cli.worker:drain", "Have a worker take nothing new."),
+    "undrain": Entry("helmr.cli.worker:undrain", "Let a drained worker take what comes again."),
+    "remove": Entry("helmr.cli.worker:remove", "Drain a worker and refuse it for good."),
+}
+
+
+@click.group(cls=LazyGroup, entries=_WORKER, invoke_without_command=True)
 @click.option("--url", metavar="URL", help="The control plane [default: HELMR_API_URL].")
 @click.option(
     "--credential", metavar="TEXT", help="The worker's credential [default: HELMR_WORKER_CREDENTIAL]; other users may see arguments."
@@ -147,7 +158,9 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
     callback=duration,
     help="How long Sessions may end by themselves at SIGTERM.",
 )
+@click.pass_context
 def worker(
+    context: click.Context,
     url: str | None,
     credential: str | None,
     state: Path,
@@ -160,11 +173,18 @@ def worker(
     memory: int | None,
     drain: str,
 ) -> int:
-    """Run a worker on this host, with a hostd of its own when none runs.
+    """Run a worker on this host, with a hostd of its own when none runs. With a command: look after the workers of a control plane.
 
     SIGTERM drains: what runs may end, the rest is saved and sleeps, and what is waited for is said. Then the worker lets go; hostd goes on,
     and the next worker takes its Computers up. HELMR_STORAGE_HIGH and HELMR_STORAGE_LOW say from where on its disks are too full.
     """
+    if context.invoked_subcommand is not None:
+        given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+        if given:
+            raise click.UsageError(
+                f"Options stand behind {context.invoked_subcommand!r}: those before it are of the worker that runs here."
+            )
+        return 0
     installed("worker")
     import asyncio
 
@@ -176,9 +196,9 @@ def worker(
     from helmr.protocol.duration import duration_ms
 
     parse_exemptions(*egress_allow)
-    given: dict[str, Any] = {"name": name, "cpu": cpu, "memory": memory}
+    told: dict[str, Any] = {"name": name, "cpu": cpu, "memory": memory}
     settings = WorkerConfig(
-        state=state, drain_seconds=duration_ms(drain) / 1000, **{key: value for key, value in given.items() if value is not None}
+        state=state, drain_seconds=duration_ms(drain) / 1000, **{key: value for key, value in told.items() if value is not None}
     )
     config = WorkerProcessConfig(
         state=state,

@@ -110,7 +110,7 @@ _ROOT = {
     "trigger": Entry("helmr.cli.main:trigger", "When Agents start by themselves."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
     "server": Entry("helmr.cli.main:server", "Look after a control plane's installation."),
-    "worker": Entry("helmr.cli.local:worker", "Run a worker on this host."),
+    "worker": Entry("helmr.cli.local:worker", "Run a worker on this host, or look after those that there are."),
     "login": Entry("helmr.cli.login:login", "Save a server and its key for this user."),
     "logout": Entry("helmr.cli.login:logout", "Forget them."),
     "whoami": Entry("helmr.cli.login:whoami", "Show which server is used, and whether it answers."),

@@ -73,6 +73,8 @@ def _commands(group: click.Group, path: str) -> Iterator[str]:
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield _command(command, f"{path} {name}")
             yield from _commands(command, f"{path} {name}")
         else:
             yield _command(command, f"{path} {name}")

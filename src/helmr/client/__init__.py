@@ -28,6 +28,7 @@ from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, Sessions
 from helmr.client.streams import ComputerStream, Shell
 from helmr.client.triggers import Triggers
 from helmr.client.turn_ref import TurnRef
+from helmr.client.workers import Workers
 from helmr.protocol.commands import Command
 from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
 from helmr.protocol.questions import Answer, choice_answer, text_answer
@@ -42,6 +43,7 @@ from helmr.protocol.shapes import (
     QuestionState,
 )
 from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
+from helmr.protocol.worker_shapes import Worker, WorkerDetails, WorkerPage
 
 __all__ = [
     "Agents",
@@ -96,6 +98,10 @@ __all__ = [
     "TurnRef",
     "TurnSettled",
     "TurnWaitTimeout",
+    "Worker",
+    "WorkerDetails",
+    "WorkerPage",
+    "Workers",
     "choice_answer",
     "text_answer",
 ]

@@ -17,6 +17,7 @@ from helmr.client.secrets import Secrets
 from helmr.client.sessions import Sessions
 from helmr.client.transport import Transport
 from helmr.client.triggers import Triggers
+from helmr.client.workers import Workers
 from helmr.protocol.shapes import Capabilities
 
 DEFAULT_RETRY = RetryPolicy()
@@ -45,6 +46,7 @@ class HelmrClient:
         self.secrets = Secrets(self._transport)
         self.api_keys = ApiKeys(self._transport)
         self.triggers = Triggers(self._transport)
+        self.workers = Workers(self._transport)
 
     def __repr__(self) -> str:
         return f"HelmrClient({self.url!r})"

@@ -26,6 +26,7 @@ from helmr.client.streams import ComputerStream as _ComputerStream
 from helmr.client.streams import Shell as _Shell
 from helmr.client.triggers import Triggers as _Triggers
 from helmr.client.turn_ref import TurnRef as _TurnRef
+from helmr.client.workers import Workers as _Workers
 from helmr.sync.loop import LoopThread
 from helmr.sync.mirror import mirror_of
 
@@ -47,6 +48,7 @@ SessionTurns = mirror_of(_SessionTurns)
 Triggers = mirror_of(_Triggers)
 TurnAsks = mirror_of(_TurnAsks)
 TurnRef = mirror_of(_TurnRef)
+Workers = mirror_of(_Workers)
 
 
 class HelmrClient(mirror_of(_HelmrClient)):
@@ -91,4 +93,5 @@ __all__ = [
     "Triggers",
     "TurnAsks",
     "TurnRef",
+    "Workers",
 ]

@@ -51,6 +51,7 @@ from helmr.protocol.shapes import (
 from helmr.protocol.states import ComputerStatus, SessionStatus
 from helmr.protocol.triggers import TriggerInfo, TriggerPage
 from helmr.protocol.unset import UNSET, UnsetType
+from helmr.protocol.worker_shapes import WorkerDetails, WorkerPage
 from helmr.sdk.agent import AgentDefinition
 
 I_contra = TypeVar("I_contra", contravariant=True)
@@ -300,6 +301,7 @@ class HelmrClient:
     secrets: Secrets
     api_keys: ApiKeys
     triggers: Triggers
+    workers: Workers
 
     def __init__(
         self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0, retry: RetryPolicy = DEFAULT_RETRY
@@ -521,6 +523,31 @@ class TurnRef(Generic[R_co]):
     def interrupt(self, *, idempotency_key: str | None = None) -> TurnInterruptReceipt:
         """Interrupt this running Turn, without a hold [S15]. Raises `TurnNotRunning` or `TurnStopping`."""
 
+class Workers:
+    """Workers by their ids or their names."""
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> WorkerPage:
+        """A page of the workers that serve the Environment, the newest first. `limit` 1-100, 50 when omitted."""
+
+    def get(self, worker: str) -> WorkerDetails:
+        """How a worker stands, and which of the Environment's Computers are with it. Raises `WorkerNotFound`."""
+
+    def drain(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
+        """Have a worker take nothing new, and save and put to sleep what is there, until `undrain`. Returns at once: `state` tells more.
+
+        Raises `WorkerNotFound`, `WorkerRemoved`, and `Forbidden` where it serves other Environments, too.
+        """
+
+    def undrain(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
+        """Let a worker take what comes again. Raises as `drain`."""
+
+    def remove(self, worker: str, *, force: bool = False, idempotency_key: str | None = None) -> WorkerDetails:
+        """Drain a worker, then refuse it for good; with `force` at once. Its Computers are restored elsewhere from their saves.
+
+        Without `force` it stays (`removing`) while something runs there, or has files there of which there is no save. Raises
+        `WorkerNotFound`, and `Forbidden` as `drain`.
+        """
+
 __all__ = [
     "Agents",
     "CommandRef",
@@ -539,4 +566,5 @@ __all__ = [
     "Triggers",
     "TurnAsks",
     "TurnRef",
+    "Workers",
 ]

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
-from helmr.protocol.ids import ApiKeyId, ComputerId, SaveId, SecretId, is_definition_id, is_id, new_id
+from helmr.protocol.ids import ApiKeyId, ComputerId, SaveId, SecretId, WorkerId, is_definition_id, is_id, new_id
 from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
 from helmr.protocol.saves import Save
 from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretHolder, SecretVersion
@@ -31,6 +31,7 @@ from helmr.protocol.shapes import (
 )
 from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
 from helmr.protocol.wire import to_wire
+from helmr.protocol.worker_shapes import Worker, WorkerCapacity, WorkerComputers, WorkerDetails, WorkerPage, WorkerStorage
 
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
@@ -53,6 +54,8 @@ ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "inter
     "secrets.write",
     "keys.read",
     "keys.manage",
+    "workers.read",
+    "workers.manage",
 }
 
 
@@ -167,6 +170,26 @@ def known_api_key(key_id: str) -> None:
         raise errors.ApiKeyNotFound()
 
 
+def worker(kind: type[Worker] = WorkerDetails) -> Any:
+    return kind(
+        id=WorkerId(WORKER),
+        name="build-1",
+        state="connected",
+        driver="bubblewrap",
+        capacity=WorkerCapacity(cpu=64.0, memory=1 << 34, cpu_used=1.0, memory_used=1 << 30),
+        computers=WorkerComputers(running=1, sleeping=0, stopped=0),
+        storage=WorkerStorage(total=100, free=50),
+        silent_seconds=1.5,
+        lease_until=TIME,
+        created_at=TIME,
+    )
+
+
+def known_worker(name: str) -> None:
+    if name not in ("build-1", WORKER):
+        raise errors.WorkerNotFound()
+
+
 def known_secret(name: str) -> None:
     if name not in ("TOKEN", HOLD):
         raise errors.SecretNotFound()
@@ -239,7 +262,7 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
-            " triggers blobs save_objects secrets api_keys health"
+            " triggers blobs save_objects secrets api_keys workers health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -472,6 +495,26 @@ class Operations:
     async def api_keys_revoke(world: World, principal: Any, key_id: str, key: str | None) -> Reply:
         known_api_key(key_id)
         return Reply(json.dumps(to_wire(api_key())).encode(), world.replay)
+
+    @staticmethod
+    async def workers_list(world: World, principal: Any, cursor: str | None, limit: int) -> WorkerPage:
+        return WorkerPage(items=(worker(Worker),), next_cursor="next")
+
+    @staticmethod
+    async def workers_get(world: World, principal: Any, name: str) -> WorkerDetails:
+        known_worker(name)
+        return worker()
+
+    @staticmethod
+    async def workers_drain(world: World, principal: Any, name: str, key: str | None) -> Reply:
+        known_worker(name)
+        return Reply(json.dumps(to_wire(worker())).encode(), world.replay)
+
+    workers_undrain = workers_drain
+
+    @staticmethod
+    async def workers_remove(world: World, principal: Any, name: str, *, force: bool, idempotency_key: str | None) -> Reply:
+        return await Operations.workers_drain(world, principal, name, idempotency_key)
 
     @staticmethod
     async def commands_execute(world: World, principal: Any, computer_id: str, **named: Any) -> Reply:

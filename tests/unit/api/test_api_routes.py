@@ -120,6 +120,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
             ("computer_id", FOREIGN_COMPUTER),
             ("secret", "FOREIGN"),
             ("api_key_id", FOREIGN_COMPUTER),
+            ("worker", "another"),
             ("command_id", FOREIGN_COMMAND),
             ("deployment_id", FOREIGN_DEPLOYMENT),
             ("agent", "another"),
@@ -133,9 +134,9 @@ async def test_foreign_unknown_and_malformed_ids_are_answered_alike(
     client: httpx.AsyncClient, route: Route, name: str, foreign: str
 ) -> None:
     """[O1]: the answers differ in nothing but the request's own id."""
-    named = name in ("agent", "trigger")
+    named = name in ("agent", "trigger", "worker")
     unknown = {"agent": "nobody", "trigger": "nothing", "digest": "0" * 64}.get(name) or new_id()
-    malformed = {"agent": "..", "trigger": "..", "digest": "zz"}.get(name, "not-an-id")
+    malformed = {"agent": "..", "trigger": "..", "worker": "..", "digest": "zz"}.get(name, "not-an-id")
     shapes: list[tuple[Any, ...]] = []
     for value in (foreign, unknown, malformed, "%00", "-x" if named else unknown.upper()):
         response = await ask(client, route, path_of(route, **{name: value if value != ".." else "%2E%2E"}))

@@ -85,6 +85,20 @@ API_KEY: dict[str, Any] = {
     "created_at": TIME,
     "expires_at": TIME,
 }
+WORKER: dict[str, Any] = {
+    "id": HOLD,
+    "name": "build-1",
+    "state": "connected",
+    "driver": "bubblewrap",
+    "capacity": {"cpu": 8.0, "memory": 16, "cpu_used": 1.0, "memory_used": 4},
+    "computers": {"running": 1, "sleeping": 2, "stopped": 3},
+    "environments": ["shop/main"],
+    "storage": {"total": 10, "free": 2, "pressed_since": TIME},
+    "silent_seconds": 1.5,
+    "lease_until": TIME,
+    "created_at": TIME,
+}
+
 ANSWERS: dict[str, Any] = {
     "run_command": {"id": COMMAND, "computer_id": COMPUTER},
     "list_commands": {"items": [RAN], "next_cursor": None},
@@ -133,6 +147,12 @@ ANSWERS: dict[str, Any] = {
     "get_api_key": API_KEY | {"replaced_by": SESSION},
     "rotate_api_key": {"key": API_KEY},
     "revoke_api_key": API_KEY | {"status": "revoked", "revoked_at": TIME},
+    "list_workers": {"items": [WORKER], "next_cursor": "next"},
+    "get_worker": WORKER
+    | {"waits": {"unsaved": 1}, "held": [{"id": COMPUTER, "template": "repo", "residency": "running", "cpu": 1.0, "memory": 5}]},
+    "drain_worker": WORKER | {"state": "draining", "drain": {"reason": "asked", "since": TIME, "by": {"kind": "api_key", "id": HOLD}}},
+    "undrain_worker": WORKER,
+    "remove_worker": WORKER | {"state": "removed", "removed_at": TIME},
     "create_secret": SECRET,
     "list_secrets": {"items": [SECRET], "next_cursor": "next"},
     "get_secret": SECRET
@@ -224,6 +244,11 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.api_keys.get(HOLD)).replaced_by == SESSION
         assert (await client.api_keys.rotate(HOLD, overlap="1h")).token is UNSET
         assert (await client.api_keys.revoke(HOLD)).status == "revoked"
+        assert (await client.workers.list(cursor="c", limit=3)).items[0].storage.free == 2
+        assert (await client.workers.get("build-1")).held[0].residency == "running"
+        assert (await client.workers.drain("build-1")).drain.reason == "asked"
+        assert (await client.workers.undrain("build-1")).environments == ("shop/main",)
+        assert (await client.workers.remove("build-1", force=True)).state == "removed"
         assert (await client.secrets.create("TOKEN", "value")).rotated_at == TIME
         assert (await client.secrets.list(cursor="c", limit=3)).items[0].name == "TOKEN"
         assert (await client.secrets.get("TOKEN")).computers[0].version == 1

@@ -110,6 +110,13 @@ class RotateApiKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveWorker:
+    """With `force` at once, whatever runs there or has no save."""
+
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueueTurn:
     input: Any
 

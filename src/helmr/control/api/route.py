@@ -90,6 +90,12 @@ PATH_PARAMETERS: dict[str, PathParameter] = {
         {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
         "The trigger's id.",
     ),
+    "worker": PathParameter(
+        ids.is_definition_id,
+        errors.WorkerNotFound,
+        {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+        "The worker, by its name or its id.",
+    ),
     "worker_id": PathParameter(ids.is_id, errors.ObjectNotFound, _ID, "The worker that asks, by the id it was welcomed with."),
     "object": PathParameter(
         _is_digest, errors.ObjectNotFound, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "BLAKE3 of the bytes, in lower-case hex."

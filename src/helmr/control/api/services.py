@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from helmr.control.api.worker_ports import Workers
 from helmr.protocol.commands import Command, CommandLogs, CommandPage
 from helmr.protocol.errors import HelmrError
 from helmr.protocol.key_shapes import ApiKey
@@ -380,6 +381,8 @@ class Services(Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def api_keys(self) -> ApiKeys: ...
+    @property
+    def workers(self) -> Workers: ...
     @property
     def triggers(self) -> Triggers: ...
     @property

@@ -21,6 +21,7 @@ from helmr.control.api.sessions import SESSION_ROUTES
 from helmr.control.api.system import system_routes
 from helmr.control.api.triggers import TRIGGER_ROUTES
 from helmr.control.api.turns import TURN_ROUTES
+from helmr.control.api.workers import WORKER_ROUTES
 
 WORKER_LINK_PATH = "/v1/workers/link"
 """A WebSocket for workers. Like the next it is no request with a reply, and so not in the table."""
@@ -51,6 +52,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *SECRET_ROUTES,
         *API_KEY_ROUTES,
         *TRIGGER_ROUTES,
+        *WORKER_ROUTES,
         *WORKER_OBJECT_ROUTES,
         *system_routes(describe, metrics),
     )

@@ -10,7 +10,7 @@ import structlog
 from helmr.control.service.core import Core
 from helmr.control.service.histories import Histories
 from helmr.control.service.worker_end import WorkerEnd
-from helmr.control.store.queries import computers
+from helmr.control.store.queries import computers, workers
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
 from helmr.protocol.link import PROTOCOL, control
@@ -30,23 +30,22 @@ class Greeting:
             told = (
                 f"This control plane speaks link protocol {PROTOCOL}, the worker {said.get('protocol')}: run one version of Helmr on both."
             )
-            log.warning("a worker is refused", message=told)
-            end.link.send(control("refused", message=told))
-            end.link.close("another link protocol")
-            return None
+            return self._refuse(end, told)
         end.remembers = "history" in said
         end.weighed_under = await self._histories.served_since()  # before it is weighed: a server that comes between counts as another
         doubt = await self._histories.doubt(said)
         if doubt is not None:
             await self._histories.begin(doubt, instead_of=self._histories.incarnation)
-            end.link.close("the database has another history than this host: say hello again")
-            end.on_closed()
+            end.leave("the database has another history than this host: say hello again")
             return None
         worker = said["worker"]
+        calls_itself = worker["id"] if is_id(worker.get("id", "")) else new_id()
         async with self._core.database.connection() as connection:
+            if await workers.removed(connection, said=calls_itself):
+                return self._refuse(end, "This worker was removed. Its host comes back with a state folder of its own, as another worker.")
             worker_id = await computers.upsert_worker(
                 connection,
-                id=worker["id"] if is_id(worker.get("id", "")) else new_id(),
+                id=calls_itself,
                 name=worker["name"],
                 driver=worker["driver"],
                 base=worker["base"],
@@ -55,9 +54,16 @@ class Greeting:
                 control_plane=self._plane_id,
                 seconds=LEASE_SECONDS,
             )
+            await workers.note_hello(connection, id=worker_id, said=calls_itself, version=str(worker.get("version") or "")[:64] or None)
             if worker.get("draining"):
                 await computers.drain_worker(connection, id=worker_id)
         return str(worker_id)
+
+    @staticmethod
+    def _refuse(end: WorkerEnd, told: str) -> None:
+        log.warning("a worker is refused", message=told)
+        end.link.send(control("refused", message=told))
+        end.leave("refused")
 
     def welcome(self, end: WorkerEnd, said: Mapping[str, Any]) -> bool:
         """Answer the hello. False when its host follows another history of the database: it has to say what it has done there first."""

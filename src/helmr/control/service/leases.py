@@ -5,7 +5,7 @@ What a worker tells of its host comes with them. DESIGN I8, I11; SPEC [C7].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from helmr.control.service.core import Core
@@ -14,7 +14,7 @@ from helmr.control.service.histories import Histories
 from helmr.control.service.pressure import PressureNotices
 from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.worker_end import WorkerEnd
-from helmr.control.store.queries import computers
+from helmr.control.store.queries import computers, workers
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS
 from helmr.protocol.link import control
@@ -35,6 +35,20 @@ class Leases:
         """It said so by what it refused, before a renewal did."""
         async with self._core.database.connection() as connection:
             await computers.drain_worker(connection, id=end.worker_id)
+
+    async def asked(self, ends: Iterable[WorkerEnd]) -> None:
+        """Go on with the drains that somebody asked for, and refuse who was removed."""
+        by_id = {end.worker_id: end for end in ends if end.worker_id is not None}
+        async with self._core.database.connection() as connection:
+            rows = await workers.asked_of(connection, ids=list(by_id))
+        for row in rows:
+            end = by_id[str(row["id"])]
+            if row["removed"]:
+                end.leave("this worker was removed")
+                continue
+            end.reluctant = True
+            await self._saving.drain(end)
+            await self._draining.look(str(row["id"]))
 
     async def left(self, end: WorkerEnd) -> None:
         """A drained worker goes: its lease is given back."""
@@ -61,10 +75,11 @@ class Leases:
                 pressed=storage.get("pressed"),
             )
         if row is None:
-            end.link.close("another control plane holds this worker now")
+            end.leave("another control plane holds this worker now, or it was removed")
         elif not row["known"]:
-            end.link.close("this host heard of another history of the database: it says hello again")
+            end.leave("this host heard of another history of the database: it says hello again")
         else:
+            end.reluctant = end.reluctant or row["draining"]
             if row["turned"]:
                 self._pressure.turned(end.name, storage)
             more: dict[str, Any] = {"mark": mark}

@@ -99,8 +99,7 @@ class Links:
     def restart(self, reason: str) -> None:
         """Close every link: each worker says hello again."""
         for end in list(self._ends.values()):
-            end.link.close(reason)
-            end.on_closed()
+            end.leave(reason)
 
     def ask_to_renew(self) -> None:
         """Have each worker renew now, and tell what it has started since its last mark."""
@@ -115,6 +114,10 @@ class Links:
         """Look for what this control plane's workers should be told: lost notices, other planes' placements (I6)."""
         for worker_id in self._ends:
             self._poking.ask(worker_id, self._look)
+
+    async def drain_asked(self) -> None:
+        """Go on with the drains of this control plane's workers that somebody asked for."""
+        await self._leases.asked(list(self._ends.values()))
 
     async def move_computer(self, computer_id: str) -> None:
         """Tell the Computer's worker where it should go, if its link is here."""
@@ -141,7 +144,7 @@ class Links:
         if kind == "hello":
             await self._hello(end, said)
         elif end.worker_id is None:
-            end.link.close("hello comes first")
+            end.leave("hello comes first")
         elif kind == "history.started":
             await self._histories.started(said["turns"])
         elif kind == "turn.repeated":
@@ -191,7 +194,7 @@ class Links:
             return
         old = self._ends.get(worker_id)
         if old is not None and old is not end and old.said_id != worker["id"]:
-            end.link.close(f"a worker named {worker['name']!r} is connected already: give this one another name")
+            end.leave(f"a worker named {worker['name']!r} is connected already: give this one another name")
             return
         if old is not None and old is not end:
             self.ended(old)

@@ -49,6 +49,7 @@ from helmr.control.service.starting import Starting
 from helmr.control.service.triggers import Triggers
 from helmr.control.service.turns import Turns
 from helmr.control.service.vault import Vault
+from helmr.control.service.workers import Workers
 from helmr.control.store.flush import PostgresFlush
 from helmr.control.store.pool import Database
 from helmr.control.store.queries import identity, masterkeys
@@ -104,6 +105,8 @@ class ControlPlane:
         self.firings = Firings(core, manifests)
         keyring = config.keyring if config.objects is not None else None
         self.saves = Saves(core, keyring, after_seconds=config.save_after_seconds)
+        draining = Draining(core, self.saves)
+        self.workers = Workers(core, draining)
         self.save_objects = SaveObjects(core, config.objects)
         restoring = Restoring(core, self.saves)
         self.sleeping = Sleeping(core, manifests, self.saves)
@@ -128,7 +131,7 @@ class ControlPlane:
             self.histories,
             orders,
             self.pressure,
-            Draining(core, self.saves),
+            draining,
             vault,
             plane_id=self.id,
             on_log=on_log,

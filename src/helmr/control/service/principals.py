@@ -40,6 +40,8 @@ PERMISSIONS: Final = (
     "secrets.write",
     "keys.read",
     "keys.manage",
+    "workers.read",
+    "workers.manage",
 )
 
 _PERMISSION_OF: Final = MappingProxyType(

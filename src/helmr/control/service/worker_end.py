@@ -77,6 +77,11 @@ class WorkerEnd:
         self._next_slot += 1
         return self._next_slot - 1
 
+    def leave(self, reason: str) -> None:
+        """Close the link, and be done with it: an end that closes is not told so."""
+        self.link.close(reason)
+        self.on_closed()
+
     def seat_of(self, computer_id: object) -> Seat | None:
         return next((seat for seat in self.seats.values() if seat.computer_id == computer_id), None)
 

@@ -15,5 +15,6 @@ class Linked:
     async def run(self) -> bool:
         self._plane.links.poke()
         await self._plane.links.rest()
+        await self._plane.links.drain_asked()
         self._plane.builds.build_pending()
         return False

@@ -58,6 +58,7 @@ from helmr.protocol.errors.missing import (
     TemplateNotFound,
     TriggerNotFound,
     TurnNotFound,
+    WorkerNotFound,
 )
 from helmr.protocol.errors.conflicts import (
     ApiKeyEnded,
@@ -88,6 +89,7 @@ from helmr.protocol.errors.conflicts import (
     SessionNotOpen,
     TurnNotRunning,
     TurnStopping,
+    WorkerRemoved,
 )
 from helmr.protocol.errors.unavailable import (
     AdmissionUnavailable,
@@ -255,6 +257,8 @@ __all__ = [
     "Unavailable",
     "UnknownField",
     "UnreadableAnswer",
+    "WorkerNotFound",
+    "WorkerRemoved",
     "by_code",
     "declared",
 ]

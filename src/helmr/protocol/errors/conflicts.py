@@ -64,6 +64,13 @@ class ApiKeyEnded(Conflict):
     hint = "Make a new one with `helmr key create`."
 
 
+class WorkerRemoved(Conflict):
+    """This worker was removed."""
+
+    code = "worker_removed"
+    hint = "Its host comes back as another worker: `helmr worker enrol`."
+
+
 class MessageClosed(Conflict):
     """The Turn takes no messages now: it is not running, has no message handler, or is settling."""
 

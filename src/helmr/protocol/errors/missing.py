@@ -111,6 +111,13 @@ class ApiKeyNotFound(Missing):
     hint = "`helmr key list` shows the keys."
 
 
+class WorkerNotFound(Missing):
+    """There is no such worker for this Environment."""
+
+    code = "worker_not_found"
+    hint = "`helmr worker list` shows the workers."
+
+
 class SecretNotFound(Missing):
     """There is no such Secret in this Environment."""
 

@@ -51,14 +51,15 @@ INSERT INTO workers (id, name, driver, base, cpu, memory, control_plane, lease_u
 VALUES (:id, :name, :driver, :base, :cpu, :memory, :control_plane, clock_timestamp() + :seconds * interval '1 second')
 ON CONFLICT (name) DO UPDATE
 SET driver = excluded.driver, base = excluded.base, cpu = excluded.cpu, memory = excluded.memory, control_plane = excluded.control_plane,
-    lease_until = excluded.lease_until, seen_at = clock_timestamp(), draining = false
+    lease_until = excluded.lease_until, seen_at = clock_timestamp(), draining = workers.drain_asked_at IS NOT NULL,
+    draining_since = CASE WHEN workers.drain_asked_at IS NOT NULL THEN workers.draining_since END
 RETURNING id;
 
 -- name: renew_worker(id, control_plane, seconds, mark, heard, total, free, pressed)^
 -- `known`: whether this database has the mark that the worker heard last [I11]. The new one is among the latest eight from now on.
 -- `turned`: its disks became too full, or are not any more [C7]; one that doesn't tell is as it was.
 -- `served_since`: since when the server of this database runs: its files can't have been replaced since.
-WITH held AS (SELECT id, marks, pressed_since FROM workers WHERE id = :id AND control_plane = :control_plane FOR UPDATE)
+WITH held AS (SELECT id, marks, pressed_since FROM workers WHERE id = :id AND control_plane = :control_plane AND removed_at IS NULL FOR UPDATE)
 UPDATE workers w
 SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = clock_timestamp(), marks = held.marks[cardinality(held.marks) - 6:] || :mark::uuid,
     storage_total = coalesce(:total::bigint, w.storage_total), storage_free = coalesce(:free::bigint, w.storage_free),
@@ -67,12 +68,12 @@ SET lease_until = clock_timestamp() + :seconds * interval '1 second', seen_at = 
         WHEN :pressed::boolean THEN coalesce(w.pressed_since, clock_timestamp())
     END
 FROM held WHERE w.id = held.id
-RETURNING w.id, :heard::uuid IS NULL OR :heard::uuid = ANY (held.marks) AS known,
+RETURNING w.id, w.draining, :heard::uuid IS NULL OR :heard::uuid = ANY (held.marks) AS known,
     :pressed::boolean IS NOT NULL AND :pressed::boolean <> (held.pressed_since IS NOT NULL) AS turned,
     pg_postmaster_start_time() AS served_since;
 
 -- name: drain_worker(id)!
-UPDATE workers SET draining = true WHERE id = :id;
+UPDATE workers SET draining = true, draining_since = coalesce(draining_since, clock_timestamp()) WHERE id = :id AND NOT draining;
 
 -- name: workers_lost(seconds, count)
 SELECT id FROM workers w WHERE lease_until + :seconds * interval '1 second' <= clock_timestamp()
@@ -88,7 +89,7 @@ WHERE worker_id IS NOT NULL AND residency IN ('starting', 'running', 'hibernatin
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id FOR UPDATE;
 
 -- name: workers_alive()$
-SELECT count(*) FROM workers WHERE lease_until > clock_timestamp();
+SELECT count(*) FROM workers WHERE lease_until > clock_timestamp() AND removed_at IS NULL;
 
 -- name: worker_row(id)^
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id;

@@ -1,0 +1,148 @@
+"""`helmr worker list|get|drain|undrain|remove`: the workers of an installation. SPEC 13, [C10]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from helmr.cli.connection import connected
+from helmr.cli.inputs import idempotency_option
+from helmr.cli.terminal import Output
+from helmr.protocol.unset import UNSET
+
+if TYPE_CHECKING:
+    from helmr.client import HelmrClient, Worker, WorkerDetails
+
+GIB = 1 << 30
+
+
+@click.command("list")
+@click.option("--limit", type=click.IntRange(1, 100), help="At most so many [default: 50].")
+@click.option("--cursor", help="Where the page before ended.")
+@connected
+async def list_(client: HelmrClient, output: Output, *, limit: int | None, cursor: str | None) -> None:
+    """List the workers that serve the Environment, the latest first."""
+    page = await client.workers.list(limit=limit, cursor=cursor)
+
+    def show() -> None:
+        header = ("WORKER", "NAME", "STATE", "DRIVER", "CPU", "MEMORY GIB", "COMPUTERS", "DISK FREE", "SILENT")
+        output.table(header, [_row(item) for item in page.items])
+        output.more(page.next_cursor)
+
+    output.answer(page, show)
+
+
+@click.command()
+@click.argument("worker")
+@connected
+async def get(client: HelmrClient, output: Output, *, worker: str) -> None:
+    """Show how WORKER (its name or id) stands, and which of the Environment's Computers are with it."""
+    found = await client.workers.get(worker)
+    output.answer(found, lambda: _show(output, found))
+
+
+@click.command()
+@click.argument("worker")
+@idempotency_option
+@connected
+async def drain(client: HelmrClient, output: Output, *, worker: str, idempotency_key: str | None) -> None:
+    """Have WORKER take nothing new, until `undrain`: what runs may end, all else is saved and put to sleep. Its Computers stay with it."""
+    found = await client.workers.drain(worker, idempotency_key=idempotency_key)
+    output.answer(found, lambda: output.line(f"{found.name} is {found.state}: {found.computers.running} Computers run there."))
+
+
+@click.command()
+@click.argument("worker")
+@idempotency_option
+@connected
+async def undrain(client: HelmrClient, output: Output, *, worker: str, idempotency_key: str | None) -> None:
+    """Let WORKER take what comes again."""
+    found = await client.workers.undrain(worker, idempotency_key=idempotency_key)
+    output.answer(found, lambda: output.line(f"{found.name} is {found.state}."))
+
+
+@click.command()
+@click.argument("worker")
+@click.option("--force", is_flag=True, help="At once: what runs there is lost, and so are files of which there is no save.")
+@click.option("--yes", is_flag=True, help="Really.")
+@idempotency_option
+@connected
+async def remove(client: HelmrClient, output: Output, *, worker: str, force: bool, yes: bool, idempotency_key: str | None) -> None:
+    """Drain WORKER and refuse it for good. Its Computers are restored on other hosts from their saves, once somebody wants them."""
+    if not yes:
+        raise click.UsageError("Its Computers lose their processes and what is in their memory, and it can't come back: say --yes.")
+    found = await client.workers.remove(worker, force=force, idempotency_key=idempotency_key)
+
+    def show() -> None:
+        waits = "" if found.waits is UNSET or not found.waits else f", and waits for {_waits(found)}"
+        output.line(f"{found.name} is {found.state}{waits}.")
+
+    output.answer(found, show)
+
+
+def _row(item: Worker) -> tuple[str, ...]:
+    capacity, there = item.capacity, item.computers
+    return (
+        item.id,
+        item.name,
+        item.state,
+        item.driver,
+        f"{capacity.cpu_used:g}/{capacity.cpu:g}",
+        f"{capacity.memory_used / GIB:.1f}/{capacity.memory / GIB:.1f}",
+        f"{there.running} run, {there.sleeping} sleep, {there.stopped} stopped",
+        _disk(item),
+        f"{item.silent_seconds:.0f} s",
+    )
+
+
+def _show(output: Output, item: WorkerDetails) -> None:
+    _, _, _, _, cpu, memory, there, disk, silent = _row(item)
+    drain = None
+    if item.drain is not UNSET:
+        by = "" if item.drain.by is UNSET else f" by {item.drain.by.get('kind')} {item.drain.by.get('id')}"
+        drain = f"{item.drain.reason} since {_text(item.drain.since)}{by}"
+    output.fields(
+        [
+            ("worker", item.id),
+            ("name", item.name),
+            ("state", item.state),
+            ("drain", drain),
+            ("waits for", _waits(item) or None),
+            ("driver", item.driver),
+            ("version", _text(item.version)),
+            ("serves", "all" if item.environments is UNSET else " ".join(item.environments)),
+            ("cpu", cpu),
+            ("memory GiB", memory),
+            ("Computers", there),
+            ("disk", disk),
+            ("disk full since", None if item.storage is UNSET else _text(item.storage.pressed_since)),
+            ("silent for", silent),
+            ("lease until", item.lease_until),
+            ("created", item.created_at),
+            ("removed", _text(item.removed_at)),
+        ]
+    )
+    if item.held:
+        output.table(
+            ("COMPUTER", "TEMPLATE", "RESIDENCY", "CPU", "MEMORY GIB"),
+            [(one.id, one.template, one.residency, f"{one.cpu:g}", f"{one.memory / GIB:.1f}") for one in item.held],
+        )
+
+
+def _waits(item: WorkerDetails) -> str:
+    if item.waits is UNSET:
+        return ""
+    named = {"running": "Computers that run", "unsaved": "Computers without a save"}
+    return ", ".join(f"{count} {named.get(kind, kind)}" for kind, count in item.waits.items())
+
+
+def _disk(item: Worker) -> str:
+    if item.storage is UNSET:
+        return "-"
+    full = "" if item.storage.pressed_since is UNSET else ", full"
+    return f"{item.storage.free / GIB:.1f} of {item.storage.total / GIB:.1f} GiB{full}"
+
+
+def _text(value: Any) -> str | None:
+    return None if value is UNSET else str(value)

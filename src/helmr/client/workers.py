@@ -1,0 +1,44 @@
+"""`client.workers`: the hosts that Computers run on. SPEC 12, [C10]."""
+
+from __future__ import annotations
+
+from helmr.client.reading import read
+from helmr.client.transport import Transport, segment
+from helmr.protocol.worker_shapes import WorkerDetails, WorkerPage
+
+
+class Workers:
+    """Workers by their ids or their names."""
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self, *, cursor: str | None = None, limit: int | None = None) -> WorkerPage:
+        """A page of the workers that serve the Environment, the newest first. `limit` 1-100, 50 when omitted."""
+        return read(WorkerPage, await self._transport.call("GET", "/v1/workers", query={"cursor": cursor, "limit": limit}))
+
+    async def get(self, worker: str) -> WorkerDetails:
+        """How a worker stands, and which of the Environment's Computers are with it. Raises `WorkerNotFound`."""
+        return read(WorkerDetails, await self._transport.call("GET", f"/v1/workers/{segment(worker)}"))
+
+    async def drain(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
+        """Have a worker take nothing new, and save and put to sleep what is there, until `undrain`. Returns at once: `state` tells more.
+
+        Raises `WorkerNotFound`, `WorkerRemoved`, and `Forbidden` where it serves other Environments, too.
+        """
+        return read(WorkerDetails, await self._transport.write(f"/v1/workers/{segment(worker)}/drain", {}, idempotency_key))
+
+    async def undrain(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
+        """Let a worker take what comes again. Raises as `drain`."""
+        return read(WorkerDetails, await self._transport.write(f"/v1/workers/{segment(worker)}/undrain", {}, idempotency_key))
+
+    async def remove(self, worker: str, *, force: bool = False, idempotency_key: str | None = None) -> WorkerDetails:
+        """Drain a worker, then refuse it for good; with `force` at once. Its Computers are restored elsewhere from their saves.
+
+        Without `force` it stays (`removing`) while something runs there, or has files there of which there is no save. Raises
+        `WorkerNotFound`, and `Forbidden` as `drain`.
+        """
+        body = {"force": True} if force else {}
+        return read(WorkerDetails, await self._transport.write(f"/v1/workers/{segment(worker)}/remove", body, idempotency_key))

@@ -1,0 +1,22 @@
+"""What the API asks of the services about workers, as people see them. As in `services`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from helmr.protocol.shapes import Page
+from helmr.protocol.worker_shapes import Worker, WorkerDetails
+
+if TYPE_CHECKING:
+    from helmr.control.api.services import Receipt
+    from helmr.control.service.principals import Principal
+
+
+class Workers(Protocol):
+    """Workers by id or name. A key sees those that serve its Environment, and decides on those that serve no other."""
+
+    async def list(self, principal: Principal, cursor: str | None, limit: int) -> Page[Worker]: ...
+    async def get(self, principal: Principal, worker: str) -> WorkerDetails: ...
+    async def drain(self, principal: Principal, worker: str, idempotency_key: str | None) -> Receipt: ...
+    async def undrain(self, principal: Principal, worker: str, idempotency_key: str | None) -> Receipt: ...
+    async def remove(self, principal: Principal, worker: str, *, force: bool, idempotency_key: str | None) -> Receipt: ...
