@@ -124,8 +124,9 @@ async def test_a_handshake_elsewhere_is_404(served: Served, ends: asyncio.Queue[
 
 
 async def test_the_link_route_is_no_plain_request(served: Served) -> None:
+    """Without the wish to upgrade it is a worker of that name, about which no worker may ask."""
     async with aiohttp.ClientSession() as session, session.get(served.url + PATH, headers=HEADERS) as response:
-        assert response.status == 404
+        assert response.status == 401
 
 
 async def test_a_close_writes_what_was_sent_before_it_and_is_not_told_to_its_own_end(
