@@ -76,6 +76,7 @@ from helmr.control.upkeep.removals import Removals
 from helmr.control.upkeep.retention import PayloadExpiry
 from helmr.control.upkeep.saving import Saving
 from helmr.control.upkeep.secrets import SecretExposures
+from helmr.control.upkeep.sign_ins import OldSignIns
 from helmr.control.upkeep.stream_leases import StreamLeases
 from helmr.control.upkeep.transits import Transits
 from helmr.environment_limits import limits_from
@@ -89,7 +90,7 @@ from helmr.protocol.storage import WaterMarks
 DEFAULT_PORT: Final = 4356
 LED: Final = (
     Closings, Collection, CommandEnds, ComputerExpiry, CronFirings, Deadlines, Hibernation, IdleClose, LostWorkers, OldFirings, OldReceipts,
-    PayloadExpiry, Placement, PressureHolds, Removals, Saving, SecretExposures, Transits,
+    OldSignIns, PayloadExpiry, Placement, PressureHolds, Removals, Saving, SecretExposures, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+from argon2 import Parameters
 
 from helmr.control.service.agents import Agents
 from helmr.control.service.api_keys import ApiKeys
@@ -44,6 +45,8 @@ from helmr.control.service.saves import SAVE_AFTER_SECONDS, Saves
 from helmr.control.service.secrets import Secrets
 from helmr.control.service.session_logs import LogLine
 from helmr.control.service.sessions import Sessions
+from helmr.control.service.signin.hashing import RFC_9106_LOW_MEMORY
+from helmr.control.service.signin.ways import Ways
 from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.starting import Starting
 from helmr.control.service.triggers import Triggers
@@ -73,6 +76,8 @@ class PlaneConfig:
     disks: tuple[Path, ...] = ()
     """Folders of its own, by which it sees how full its disks are."""
     storage: WaterMarks = field(default_factory=WaterMarks)
+    password_cost: Parameters = field(default_factory=lambda: RFC_9106_LOW_MEMORY)
+    """Of a password's hash; less is for tests."""
 
 
 class ControlPlane:
@@ -92,6 +97,7 @@ class ControlPlane:
         manifests = Manifests()
         self.principals = Principals(database, worker_token=config.worker_token)
         self.api_keys = ApiKeys(core, self.principals)
+        self.ways = Ways(database, cost=config.password_cost)
         self._creations = Creations(database, origin=self.origin)
         self.sessions = Sessions(core, manifests, self._creations)
         self.explanations = Explanations(core, manifests)

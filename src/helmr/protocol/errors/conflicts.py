@@ -192,3 +192,24 @@ class CursorExpired(Refused):
 
     code, status = "cursor_expired", 410
     hint = "Read from `retained_after`."
+
+
+class SetUpAlready(Conflict):
+    """This installation has its first owner already."""
+
+    code = "set_up_already"
+    hint = "Sign in, or ask an admin for an invitation."
+
+
+class SignInNotOffered(Conflict):
+    """This installation offers no such way to sign in."""
+
+    code = "sign_in_not_offered"
+    hint = "Operators configure a provider with HELMR_OIDC_ISSUER."
+
+
+class CodeInvalid(Conflict):
+    """The one-time code is wrong, too old, or was used."""
+
+    code, status = "code_invalid", 410
+    hint = "Ask for another one."

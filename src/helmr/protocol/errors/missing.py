@@ -123,3 +123,16 @@ class SecretNotFound(Missing):
 
     code = "secret_not_found"
     hint = "`helmr secret list` shows the Secrets, `helmr secret create NAME` makes one."
+
+
+class MemberNotFound(Missing):
+    """There is no such member."""
+
+    code = "member_not_found"
+
+
+class UserCodeUnknown(Missing):
+    """Nothing waits under this code; it is wrong, was decided, or is too old."""
+
+    code = "user_code_unknown"
+    hint = "Compare it with what the terminal shows, or run `helmr login` again."

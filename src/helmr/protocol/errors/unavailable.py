@@ -18,6 +18,26 @@ class AdmissionUnavailable(Unavailable):
     hint = "Retry after the seconds that Retry-After names, with the same idempotency key."
 
 
+class TooManyAttempts(Unavailable):
+    """There were too many attempts to sign in."""
+
+    code, status, retryable = "too_many_attempts", 429, False
+    hint = "Wait as long as Retry-After says."
+
+
+class SignInBusy(Unavailable):
+    """Too many people sign in at this moment."""
+
+    code = "sign_in_busy"
+
+
+class ProviderUnavailable(Unavailable):
+    """The provider of sign-ins can't be asked now."""
+
+    code = "provider_unavailable"
+    hint = "Try again; operators find the reason in the server's log."
+
+
 class DatabaseUnavailable(Unavailable):
     """The database is away."""
 

@@ -1,0 +1,1 @@
+"""How people sign in: passwords, a provider, browsers, command lines, one-time codes. SPEC 14."""

@@ -1,0 +1,18 @@
+"""Tokens and codes that are shown once: 32 random bytes, of which the database has a SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Final
+
+CLI_PREFIX: Final = "hlmr_ut_"
+
+
+def new_token(prefix: str = "") -> str:
+    return prefix + secrets.token_urlsafe(32)
+
+
+def digest(token: str) -> bytes:
+    """What is stored of it, and looked up."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
