@@ -45,11 +45,14 @@ def bounded() -> Callable[[], AbstractAsyncContextManager[object]]:
 @pytest.fixture(scope="session")
 def database_server(helmr_database_server: DatabaseServer) -> DatabaseServer:
     """The plugin's own, by the name that our tests have for it."""
+    from tests import apart
+
+    apart.SERVERS.append(helmr_database_server)
     return helmr_database_server
 
 
 @pytest.fixture
-def database(helmr_database: str) -> str:
+def database(database_server: DatabaseServer, helmr_database: str) -> str:
     """The address of a migrated database for this test alone."""
     return helmr_database
 

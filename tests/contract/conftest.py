@@ -40,4 +40,4 @@ async def stage(anyio_backend: str, helmr_database_server: DatabaseServer) -> As
     async with Runtime(helmr_database_server, AGENTS) as runtime:
         stage = Stage(runtime)
         yield stage
-        stage.examine(check_events)
+        stage.examine(lambda connection: check_events(connection.fetch))

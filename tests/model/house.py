@@ -335,7 +335,7 @@ class House:
     async def observe(self) -> tuple[dict[str, tuple[Any, ...]], dict[str, dict[str, str]]]:
         """What the model calls its view, of the real Sessions; and the holds of each by id."""
         async with self._database.connection() as connection:
-            await check(connection)
+            await check(connection.fetch)
             await connection.execute(_FREEZE_BACK_OFFS)
             rows = await connection.fetch(_SEEN)
             turns = await connection.fetch("SELECT * FROM turns ORDER BY session_id, sequence")

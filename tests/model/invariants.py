@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 _ENDS: Final = "('turn.completed', 'turn.failed', 'turn.interrupted', 'turn.cancelled')"
@@ -247,7 +248,11 @@ _STATEMENT: Final = "\nUNION ALL\n".join(
 )
 
 
-async def check(connection: Any) -> None:
-    """Raise `AssertionError` with every invariant that is broken, and by what. `connection` is an asyncpg connection."""
-    rows = await connection.fetch(_STATEMENT, *INVARIANTS)
+Fetch = Callable[..., Awaitable[Sequence[Any]]]
+"""Asks a database: `fetch(statement, *arguments)`, as a connection of asyncpg does."""
+
+
+async def check(fetch: Fetch) -> None:
+    """Raise `AssertionError` with every invariant that is broken, and by what."""
+    rows = await fetch(_STATEMENT, *INVARIANTS)
     assert not rows, "\n".join(f"{row['rule']}: {row['id']} {row['what']}" for row in rows)

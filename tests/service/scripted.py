@@ -6,6 +6,7 @@ The control plane under test is real, its database too; only what would run in C
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import apart
 from tests.model.invariants import check
 from tests.service.timelines import check_events
 
@@ -426,10 +428,10 @@ async def house(dsn: str, tmp_path: Path, *agents: AgentManifest, size: int = 8,
         await made.plane.stop()  # another one than at the beginning, where that was taken over
         await plane.stop()
         assert database.deadlocks == 0, "a transaction was run again after a deadlock (I3)"
-        async with database.connection() as connection:
-            await check(connection)
-            await check_events(connection)
         await database.stop()
+        fetch = functools.partial(apart.SERVERS[-1].fetch, dsn)
+        await check(fetch)
+        await check_events(fetch)
 
 
 __all__ = ["SLOT", "House", "Process", "Script", "ScriptedHost", "agent", "deploy", "house", "manifest"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from tests.model.invariants import Fetch
 
 from helmr.protocol import jsontext
 from helmr.protocol.timeline import misfits
 
 
-async def check_events(connection: Any) -> None:
-    rows = await connection.fetch("SELECT DISTINCT ON (kind, data) kind, data FROM events")
+async def check_events(fetch: Fetch) -> None:
+    rows = await fetch("SELECT DISTINCT ON (kind, data) kind, data FROM events")
     found = misfits([(row["kind"], jsontext.loads(row["data"])) for row in rows])
     assert not found, found

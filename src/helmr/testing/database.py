@@ -6,6 +6,7 @@ that leaves; one left behind by killed processes is used by the next. Nothing in
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import itertools
@@ -20,6 +21,7 @@ from typing import Self
 import asyncpg
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from helmr.control.store.known_types import KnowingConnection
 from helmr.control.store.migrate import load, migrate
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
 from helmr.protocol.errors import FolderUnusable
@@ -45,7 +47,7 @@ class DatabaseServer:
         self._idle: dict[bool, list[str]] = {False: [], True: []}
         self._gone: dict[str, int] = {}
         self._moving: set[str] = set()
-        self._emptying: dict[str, asyncpg.Connection[asyncpg.Record]] = {}
+        self._connections: dict[str, asyncpg.Connection[asyncpg.Record]] = {}
         self._portal: BlockingPortal
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
@@ -79,6 +81,14 @@ class DatabaseServer:
         """Empty a borrowed database for the next one: far cheaper than another clone. Connections to it are cut."""
         self._portal.call(self._renew, dsn)
 
+    async def fetch(self, dsn: str, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """Ask a database from any event loop, on a connection that is kept for its next tests: what each of them asks is planned once."""
+
+        async def ask() -> list[asyncpg.Record]:
+            return await (await self._kept(dsn)).fetch(statement, *arguments)
+
+        return await asyncio.wrap_future(self._portal.start_task_soon(ask))
+
     def empty(self) -> str:
         """A new database without any migration."""
         return self._portal.call(self._create, "template0")
@@ -100,7 +110,7 @@ class DatabaseServer:
 
     async def _leave(self) -> None:
         if self._connection is not None:
-            for connection in self._emptying.values():
+            for connection in self._connections.values():
                 await connection.close()
             for dsn in (*self._idle[False], *self._idle[True]):
                 await self._drop(_name(dsn))
@@ -134,22 +144,27 @@ class DatabaseServer:
                 return
         self._moving.discard(dsn)
         del self._gone[dsn]
-        connection = self._emptying.pop(dsn, None)
+        connection = self._connections.pop(dsn, None)
         if connection is not None:
             await connection.close()
         await self._drop(_name(dsn))
 
     async def _empty(self, dsn: str, moving: bool) -> int | None:
-        """How many rows went; None unless it is as new. The connection is kept: one that is new to a catalog costs more than the rest."""
-        if dsn not in self._emptying:
-            self._emptying[dsn] = await asyncpg.connect(dsn)
-        connection = self._emptying[dsn]
+        """How many rows went; None unless it is as new."""
+        connection = await self._kept(dsn)
         try:
             if moving:
                 await connection.execute(clock.RESET)
             return await connection.fetchval(renewal.RENEW)
         except (asyncpg.UndefinedTableError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
             return None  # A table is gone, or a test cut all connections, this one too.
+
+    async def _kept(self, dsn: str) -> asyncpg.Connection[asyncpg.Record]:
+        """A connection that stays: one that is new to a catalog costs more than what is done on it."""
+        if dsn not in self._connections or self._connections[dsn].is_closed():
+            settings = {"plan_cache_mode": "force_generic_plan"}
+            self._connections[dsn] = await asyncpg.connect(dsn, server_settings=settings, connection_class=KnowingConnection)
+        return self._connections[dsn]
 
     async def _create(self, template: str) -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"

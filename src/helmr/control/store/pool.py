@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from helmr.control.store.known_types import KnowingConnection
 from helmr.protocol.errors import DatabaseUnavailable
 
 T = TypeVar("T")
@@ -94,6 +95,7 @@ class Database:
                 command_timeout=self._command_seconds,
                 reset=_reset,
                 server_settings=_SETTINGS,
+                connection_class=KnowingConnection,
             )
 
     async def stop(self) -> None:
@@ -110,7 +112,9 @@ class Database:
     async def dedicated(self, **settings: str) -> Any:
         """A connection outside the pool, with the same settings and `settings`; the caller closes it. Raises `DatabaseUnavailable`."""
         with database_errors():
-            return await asyncpg.connect(self.dsn, server_settings=_SETTINGS | settings, timeout=self._acquire_seconds)
+            return await asyncpg.connect(
+                self.dsn, server_settings=_SETTINGS | settings, timeout=self._acquire_seconds, connection_class=KnowingConnection
+            )
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
