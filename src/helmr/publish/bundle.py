@@ -24,6 +24,7 @@ from helmr.protocol.errors import PublishError
 from helmr.protocol.limits import BLOB_BYTES
 
 IGNORE_FILE: Final = ".helmrignore"
+_COPIED: Final = "Put it there, or mend the path that source.file() or source.directory() names, as seen from the project's folder."
 _NEVER_NAMES: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ds_store"})
 """What never leaves a machine, whatever the ignore file says; so do `.env*`, compiled files and folders with a `pyvenv.cfg`."""
 
@@ -48,7 +49,7 @@ def bundle(root: Path, ignore: tuple[str, ...] = ()) -> Listing:
 def list_directory(root: Path, folder: str) -> Listing:
     """The listing of one folder of the project, for an image to copy; the ignore file doesn't apply, what never leaves does."""
     if not (root / folder).is_dir():
-        raise PublishError(f"The image copies the folder {folder!r}, which the project does not have.")
+        raise PublishError(f"The image copies the folder {folder!r}, which the project does not have.", hint=_COPIED)
     return _listing(root / folder, walk(root / folder, _nothing))
 
 
@@ -56,7 +57,7 @@ def list_file(root: Path, file: str, name: str) -> Listing:
     """The listing of one file of the project under another name. Raises `PublishError` when it isn't one, or leaves the project."""
     path = root / file
     if not path.is_file() or not path.resolve().is_relative_to(root):
-        raise PublishError(f"The image copies the file {file!r}, which the project does not have.")
+        raise PublishError(f"The image copies the file {file!r}, which the project does not have.", hint=_COPIED)
     if any(_never(part) for part in file.split("/")):
         raise PublishError(f"The image copies {file!r}, which never leaves a project.", hint="Use a Secret for what is private.")
     entry, digest = _file(path, file)
@@ -67,8 +68,9 @@ def ignored(root: Path, patterns: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
     """The rules of `.helmrignore` and `patterns`, as git reads them. Raises `PublishError` for a malformed one."""
     lines: list[str] = []
     file = root / IGNORE_FILE
-    if file.is_file():
-        lines += file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    if os.path.lexists(file):
+        with opened(file, IGNORE_FILE) as content:
+            lines += content.read().decode("utf-8", "surrogateescape").splitlines()
     try:
         return pathspec.GitIgnoreSpec.from_lines([*lines, *patterns])
     except ValueError as error:

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import helmr
 from helmr.protocol.errors import PublishError
 from helmr.protocol.manifest import AgentManifest, TemplateManifest
 from helmr.protocol.wire import from_wire
 from helmr.publish.bundle import ignored, walk
+from helmr.publish.child import inspect
 from helmr.publish.problems import Problem, failure
 from helmr.publish.project import Project
 
 IMPORT_SECONDS: Final = 60.0
-_KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-_HOME: Final = str(Path(helmr.__file__).resolve().parents[1])
-_CHILD: Final = "import sys; sys.path.append({home!r}); from helmr.publish.inspection import main; main({descriptor})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTemplate:
+    """A Template, and where it is defined; `line` 0 where that is not known."""
+
     file: str
     template: TemplateManifest
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +49,7 @@ async def discover(project: Project, *, seconds: float = IMPORT_SECONDS) -> Disc
     """Import the agent files and read their definitions.
 
     Raises `ImportFailed` or `DefinitionInvalid` telling every problem with file, line, cause and remedy; an import that takes longer
-    than `seconds` altogether, or ends the process, is one. No environment variable of the caller but a few neutral ones is passed on.
+    than `seconds` altogether, or ends the process, is one.
     """
     files = await asyncio.to_thread(agent_files, project)
     if not files:
@@ -67,49 +64,19 @@ async def discover(project: Project, *, seconds: float = IMPORT_SECONDS) -> Disc
 
 
 async def _inspect(project: Project, files: tuple[str, ...], seconds: float) -> Mapping[str, Any]:
-    reading, writing = os.pipe()
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-B", "-c", _CHILD.format(home=_HOME, descriptor=writing)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            cwd=project.root,
-            env={name: os.environ[name] for name in _KEPT if name in os.environ},
-            pass_fds=(writing,),
-        )
-    except BaseException:
-        os.close(reading)
-        raise
-    finally:
-        os.close(writing)
-    task = json.dumps({"root": str(project.root), "files": files}).encode()
-    try:
-        async with asyncio.timeout(seconds):
-            said, (printed, _) = await asyncio.gather(_read_all(reading), child.communicate(task))
-    except TimeoutError:
-        raise PublishError(
-            f"Importing the agent files took longer than {seconds:g} seconds.", hint="Move slow work from the top level into init or turn."
-        ) from None
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-    lines = said.splitlines()
-    last: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    if "agents" not in last:
-        tail = " ".join(printed.decode(errors="replace").split()[-40:])
-        file = str(last.get("importing", files[0]))
-        cause = f"The process ended (code {child.returncode}) while this file was imported. {tail}".rstrip()
-        raise failure([Problem(kind="import", file=file, line=0, cause=cause)])
-    return last
-
-
-async def _read_all(descriptor: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 26)
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0))
-    try:
-        return await reader.read()
-    finally:
-        transport.close()
+    said = await inspect(project.root, files, seconds)
+    if said.report is not None:
+        return said.report
+    file, line = said.importing or files[0], 0
+    inside = next(((Path(place), number) for place, number in said.stack if Path(place).is_relative_to(project.root)), None)
+    if inside is not None:
+        file, line = inside[0].relative_to(project.root).as_posix(), inside[1]
+    if said.timed_out:
+        cause = f"Importing the agent files took longer than {seconds:g} seconds; this one was under way."
+        remedy = "Move slow work from the top level into init or turn."
+    else:
+        cause = f"The process ended (code {said.code}) while this file was imported."
+        remedy = "Nothing at its top level may end the process."
+    if said.printed:
+        cause += f" It printed last: {said.printed}"
+    raise failure([Problem(kind="import", file=file, line=line, cause=cause, remedy=remedy)])

@@ -1,11 +1,13 @@
 """The child process of discovery: imports the agent files of a project and says what they define.
 
-Started as `python -I -B -c ... FD`; reads `{"root", "files"}` on standard input; writes JSON lines to the descriptor FD:
-`{"importing": file}` before each file, and at the end `{"agents", "templates", "problems"}`. What files print goes to standard error.
+Started as `python -I -B -c ... FD`; reads `{"root", "files", "seconds"}` on standard input; writes JSON lines to the descriptor FD:
+`{"importing": file}` before each file, and at the end `{"agents", "templates", "problems"}`. When its time is over it writes there where
+each of its threads stands, and ends.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -14,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import helmr
 from helmr.protocol.manifest import AgentManifest
@@ -26,6 +28,15 @@ from helmr.sdk.loading import load_module
 from helmr.sdk.template import Template
 
 _HELMR = str(Path(helmr.__file__).parent) + os.sep
+
+_RULES: Final = {
+    "cron": 'Write cron(id, "0 9 * * 1-5", timezone="Europe/Berlin"): minute, hour, day, month, weekday, and a zone by its IANA name.',
+    "duration": 'Write a period such as "30s", "15m" or "7d", or "never" where that is allowed.',
+    "hosts": 'Write egress=["example.com", "*.example.com:8443"]: hosts without scheme and path.',
+    "policy": "Name operations and Agents of this project in rules of their own, or leave runtime_mcp out to inherit all.",
+    "secrets": 'Write secret("NAME", env="NAME"), or with file="/an/absolute/path"; names that the runtime sets itself are taken.',
+}
+"""What mends a broken rule, by the module that has it, where its message alone only says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class Inspection:
         """Import one file and remember what it defines."""
         try:
             module = load_module(self.root, file)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a project's code may raise anything; each is reported
+        except BaseException as error:  # noqa: BLE001 - a project's code may raise anything; each is reported
             self.problems.append(import_problem(error, self.root, file))
             return
         for name, value in _members(module):
@@ -69,12 +80,18 @@ class Inspection:
                 agents.append(describe_agent(found.value, found.file, line, found.attribute))
             except RuleBroken as error:
                 self.problems.append(Problem(kind="definition", file=found.file, line=line, cause=str(error)))
-        templates = [{"file": file, "template": describe_template(template)} for template, file in self.templates.values()]
+        templates = [self._template(template, file) for template, file in self.templates.values()]
         return {
             "agents": to_wire(agents),
-            "templates": to_wire(templates),
+            "templates": templates,
             "problems": to_wire(self.problems),
         }
+
+    def _template(self, template: Template, file: str) -> Mapping[str, Any]:
+        defined = template.defined
+        inside = Path(defined.file).is_relative_to(self.root)  # a library may offer one
+        place = {"file": self._relative(defined.file), "line": defined.line} if inside else {"file": file, "line": 0}
+        return {**place, "template": to_wire(describe_template(template))}
 
     def _relative(self, file: str) -> str:
         path = Path(file)
@@ -95,7 +112,8 @@ def import_problem(error: BaseException, root: Path, file: str) -> Problem:
     by_rule = bool(frames) and frames[-1].filename.startswith(_HELMR)
     if by_rule:
         cause = getattr(error, "detail", None) or str(error)
-        return Problem(kind="definition", file=relative, line=line, cause=cause)
+        remedy = getattr(error, "advice", "") or _RULES.get(Path(frames[-1].filename).stem, "")
+        return Problem(kind="definition", file=relative, line=line, cause=cause, remedy=remedy)
     return Problem(kind="import", file=relative, line=line, cause=_said(error), remedy=_remedy(error))
 
 
@@ -114,6 +132,12 @@ def _remedy(error: BaseException) -> str:
         return f"Install {top!r} beside helmr and add it to the project's dependencies, or import it inside the handler."
     if isinstance(error, SystemExit):
         return 'The file ends the process when it is imported; guard it with `if __name__ == "__main__":`.'
+    if isinstance(error, ImportError) and "circular import" in str(error):
+        return "Two files import each other; move what both need into a third one, whose name begins with `_`."
+    if isinstance(error, PermissionError):
+        return "Let yourself read it, or name it in .helmrignore."
+    if isinstance(error, RecursionError):
+        return "Something at its top level calls itself without an end."
     return ""
 
 
@@ -128,15 +152,19 @@ def main(descriptor: int) -> None:
     task = json.load(sys.stdin)
     sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for the life of the process
     inspection = Inspection(Path(task["root"]))
-    with open(descriptor, "w", encoding="utf-8") as pipe:
+    own = os.getpid()
+    with open(descriptor, "w", encoding="utf-8") as report:
+        faulthandler.dump_traceback_later(task["seconds"], exit=True, file=report)
         for file in task["files"]:
-            _say(pipe, {"importing": file})
+            _say(report, {"importing": file})
             inspection.take(file)
-        _say(pipe, inspection.report())
+            if os.getpid() != own:
+                os._exit(0)  # a fork that an import made, and that came back from it: one tells
+        _say(report, inspection.report())
     sys.stdout.flush()
     os._exit(0)  # threads that an import started must not keep the publisher waiting
 
 
-def _say(pipe: TextIO, message: Mapping[str, Any]) -> None:
-    pipe.write(json.dumps(message) + "\n")
-    pipe.flush()
+def _say(report: TextIO, message: Mapping[str, Any]) -> None:
+    report.write(json.dumps(message) + "\n")
+    report.flush()

@@ -78,7 +78,8 @@ def _unknown_agents(agents: Sequence[AgentManifest]) -> list[Problem]:
             require_agents(parse_normalized(agent.runtime_mcp), keys)
         except McpPolicyError as error:
             cause = f"The runtime_mcp of the agent {agent.id!r} is wrong: {error.detail}"
-            problems.append(Problem(kind="definition", file=agent.file, line=agent.line, cause=cause))
+            remedy = "Define it, or take it out of the rule; an id is the text given to agent(id=...)."
+            problems.append(Problem(kind="definition", file=agent.file, line=agent.line, cause=cause, remedy=remedy))
     return problems
 
 
@@ -93,8 +94,12 @@ def _distinct(templates: Sequence[FoundTemplate], problems: list[Problem]) -> li
     for found in templates:
         other = first.setdefault(found.template.id, found)
         if other.template != found.template:
-            cause = f"The template id {found.template.id!r} is already another template in {other.file}."
-            problems.append(Problem(kind="definition", file=found.file, line=0, cause=cause, remedy="Share one, or give one another id."))
+            place = f"{other.file}:{other.line}" if other.line else other.file
+            cause, remedy = (
+                f"The template id {found.template.id!r} is already another template in {place}.",
+                "Share one, or give one another id.",
+            )
+            problems.append(Problem(kind="definition", file=found.file, line=found.line, cause=cause, remedy=remedy))
     return list(first.values())
 
 
@@ -104,7 +109,7 @@ def _finish_template(
     try:
         image = _finish_image(project, found.template.image, listings)
     except PublishError as error:
-        problems.append(Problem(kind="definition", file=found.file, line=0, cause=error.detail, remedy=error.advice))
+        problems.append(Problem(kind="definition", file=found.file, line=found.line, cause=error.detail, remedy=error.advice))
         return found.template
     if requirements:
         image = replace(image, steps=(*image.steps, ImageStep(kind="pip_install", requirements=requirements)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, Unpack, cast, overload
 
 from helmr.protocol.content import InputContent
@@ -13,6 +12,7 @@ from helmr.protocol.duration import Duration, duration_ms, retention_ms
 from helmr.protocol.ids import is_definition_id
 from helmr.protocol.policy import normalize, parse
 from helmr.sdk.cron import CronTrigger
+from helmr.sdk.definition import Definition, caller
 from helmr.sdk.policy import RuntimeMcpPolicy
 from helmr.sdk.schema import Schema, SchemaLike, adapt, encoded, validated
 from helmr.sdk.template import Template
@@ -43,14 +43,6 @@ else:
     Input, Result, State, Returned = TypeVar("Input"), TypeVar("Result"), TypeVar("State"), TypeVar("Returned")
 
 Retention: TypeAlias = Duration | Literal["never"]
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """Where something was defined: the calling file (absolute) and line."""
-
-    file: str
-    line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -276,7 +268,7 @@ def agent(
             "init": init,
             "input_schema": adapt(input_schema, "input"),
             "result_schema": adapt(result_schema, "result"),
-            "defined": _caller(inspect.currentframe()),
+            "defined": caller(inspect.currentframe()),
             **_read_options(id, options),
         },
     )
@@ -317,11 +309,6 @@ def _read_options(id: str, options: AgentOptions) -> dict[str, Any]:
 def is_async_callable(function: Callable[..., Any]) -> bool:
     """Whether calling `function` gives a coroutine: an `async def`, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-def _caller(frame: FrameType | None) -> Definition:
-    outer = frame.f_back if frame is not None else None
-    return Definition("", 0) if outer is None else Definition(outer.f_code.co_filename, outer.f_lineno)
 
 
 def _distinct(id: str, triggers: Sequence[CronTrigger]) -> tuple[CronTrigger, ...]:

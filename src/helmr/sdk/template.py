@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypedDict
 
 from helmr.protocol.hosts import check_host_rule
 from helmr.protocol.ids import is_definition_id
 from helmr.protocol.secrets import SecretBinding
+from helmr.sdk.definition import Definition, caller
 from helmr.sdk.image import Image
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,9})(KiB|MiB|GiB|TiB)")
@@ -38,6 +40,7 @@ class Template:
     secrets: tuple[SecretBinding, ...] = ()
     egress: tuple[str, ...] = ()
     kind: Literal["template"] = "template"
+    defined: Definition = field(default=Definition("", 0), repr=False, compare=False)
 
 
 def template(
@@ -73,6 +76,7 @@ def template(
         pids=_pids(given.get("pids", 1024)),
         secrets=tuple(secrets),
         egress=tuple(dict.fromkeys(map(check_host_rule, egress))),
+        defined=caller(inspect.currentframe()),
     )
 
 

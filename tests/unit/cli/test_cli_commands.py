@@ -415,3 +415,16 @@ def test_every_command_has_its_module_and_the_help_of_its_group() -> None:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
             assert command is not None and command.name in (name, f"{name}_") and command.help
+
+
+async def test_deploying_a_broken_project_tells_all_of_it_asks_nothing_and_ends_with_1(helmr_process: Helmr, tmp_path: Path) -> None:
+    head = 'from helmr import agent, image, template\nbox = template(id="box", image=image("box").from_host())\n'
+    line = 'a = agent(id="fine", template=box, turn=lambda turn, ctx: None)\n'
+    for name, text in {"pyproject.toml": "", "agents/a.py": head + line, "agents/b.py": f"{head}\n{line}"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    async with scripted([]) as server:
+        plain = await helmr_process("deploy", str(tmp_path), server=server)
+        done = await helmr_process("deploy", str(tmp_path), "--json", server=server)
+    assert (plain.code, done.code, server.requests) == (1, 1, [])
+    assert "agents/b.py:4: The agent id 'fine' is already defined in agents/a.py:3. Give one another id." in plain.err
