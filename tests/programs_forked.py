@@ -21,8 +21,10 @@ from typing import Any
 
 import setproctitle
 
+from helmr.plain_tracebacks import import_structlog
+
 MODULES = (
-    "helmr.server", "helmr.dev.app", "helmr.host.hostd.__main__", "helmr.host.worker.process", "helmr.cli.main", "helmr.client",
+    "helmr.server", "helmr.dev.app", "helmr.host.hostd.program", "helmr.host.worker.process", "helmr.cli.main", "helmr.client",
     "helmr.cli.local", "helmr.cli.session", "helmr.cli.turn", "helmr.cli.question", "helmr.cli.computer", "helmr.cli.deployment",
     "helmr.cli.command", "helmr.cli.controls", "helmr.cli.timeline", "helmr.publish.upload", "helmr.publish.project", "uvloop", "rich.live",
     "uvicorn.protocols.http.httptools_impl", "encodings.idna",
@@ -33,6 +35,7 @@ STATUS_BYTES = 1 << 20
 def main() -> dict[str, Any]:
     """Serve until the other side is gone; returns in a child, with what it is to become."""
     link = socket.socket(fileno=int(sys.argv[1]))
+    import_structlog()
     for module in MODULES:
         importlib.import_module(module)
     setproctitle.getproctitle()  # It finds its room in memory by an environment that nobody has changed yet.

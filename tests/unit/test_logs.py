@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
+
+import pytest
 
 from helmr.logs import REPEATED_SECONDS, Sparingly
 
@@ -37,3 +41,31 @@ def test_texts_that_all_differ_are_remembered_within_bounds() -> None:
     for number in range(3000):
         assert sparingly.filter(logging.LogRecord("a", logging.WARNING, "", 0, f"text {number}", None, None))
     assert len(sparingly._known) <= 1000
+
+
+@pytest.mark.parametrize("program", ["hostd", "serve"])
+def test_a_traceback_in_a_program_s_log_shows_no_values(program: str) -> None:
+    """[X1]: they may be Secrets, in the host's processes before anything else; and rich costs a third of their start."""
+    start = {
+        "hostd": "sys.argv[1:] = ['--help']; runpy.run_module('helmr.host.hostd', run_name='__main__')",
+        "serve": "from helmr.cli.local import installed; installed('serve'); import helmr.server",
+    }[program]
+    script = f"""
+import runpy, sys
+try:
+    {start}
+except SystemExit:
+    pass
+assert "rich" not in sys.modules
+import structlog
+def fail(secret):
+    raise ValueError("what failed")
+try:
+    fail("s3ntinel")
+except ValueError:
+    structlog.get_logger().exception("told")
+import rich
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "what failed" in done.stdout and "s3ntinel" not in done.stdout

@@ -13,13 +13,16 @@ from helmr.cli.lazy import Entry, LazyGroup
 
 
 def installed(part: str) -> None:
-    """Raises `SetupError` when the parts of a server aren't installed: the plain package is SDK and client."""
+    """To be called before they are imported. Raises `SetupError` when the parts of a server aren't installed: the plain package is SDK and
+    client."""
     import importlib.util
 
+    from helmr.plain_tracebacks import import_structlog
     from helmr.protocol.errors import SetupError
 
     if any(importlib.util.find_spec(name) is None for name in ("asyncpg", "starlette", "uvicorn", "msgspec")):
         raise SetupError(f"`helmr {part}` needs the server's packages.", hint="pip install 'helmr[server]'")
+    import_structlog()
 
 
 @click.command()
