@@ -13,6 +13,8 @@ Configuration, from the environment:
 | `HELMR_WORKER_CREDENTIAL` | credential that workers present; none is taken without it | |
 | `HELMR_API_KEY` | a key of `default/main` to accept, beside those in the database | one is made and shown at the first start |
 | `HELMR_POOL_SIZE` | connections to the database, beside the one that listens | `8` |
+| `HELMR_PUBLIC_URL` | where people reach the server, `https://` behind a proxy; without it browsers are served on loopback | |
+| `HELMR_TRUSTED_PROXIES` | addresses or networks of proxies whose `X-Forwarded-For` is believed, with commas between | |
 | `HELMR_LOG_LEVEL` | `debug`, `info`, `warning` or `error` | `info` |
 | `HELMR_ADMISSION_RATE` | Sessions and Turns that `default/main` admits in a second (`20`, `0.5`), or `unlimited` | |
 | `HELMR_ADMISSION_BURST` | how many of them may come at once | a second's worth, at least 1 |
@@ -42,6 +44,7 @@ import structlog
 import uvloop
 
 from helmr.control.api.app import Api, build_app
+from helmr.control.api.site import Network, Site
 from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.background import until_stored
 from helmr.control.service.faults import arm_from_environment
@@ -86,6 +89,7 @@ from helmr.objects import FolderStore, open_objects
 from helmr.protocol.duration import duration_ms
 from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable
 from helmr.protocol.storage import WaterMarks
+from helmr.public_address import public_url, trusted_proxies
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
@@ -116,6 +120,9 @@ class ServerConfig:
     save_after_seconds: float = SAVE_AFTER_SECONDS
     saves: bool = True
     """Whether Computers are saved at all."""
+    public_url: str | None = None
+    """Where people reach it; by default where it listens."""
+    proxies: tuple[Network, ...] = ()
     pool_size: int = 8
     log_level: str = "info"
     storage: WaterMarks = field(default_factory=WaterMarks.from_environ)
@@ -149,6 +156,8 @@ class ServerConfig:
             save_after_seconds=save_after(environ),
             worker_token=environ.get("HELMR_WORKER_CREDENTIAL") or None,
             api_key=key,
+            public_url=public_url(environ),
+            proxies=trusted_proxies(environ),
             pool_size=_number(environ, "HELMR_POOL_SIZE", 8, least=3),
             log_level=level,
             limits=limits_from(environ),
@@ -206,7 +215,8 @@ class Server:
         blobs = await asyncio.to_thread(FolderStore, self._config.blobs)
         plane = ControlPlane(database, blobs, await asyncio.to_thread(self._plane_config), on_log=self._on_log)
         standing = StandingConnection(StandingConfig(dsn=self._config.dsn), code_version=code_version(load()))
-        self._running = running = _Running(plane, database, standing)
+        site = Site(url=self._config.public_url or self._listener.url, proxies=self._config.proxies)
+        self._running = running = _Running(plane, database, standing, site)
         if self._config.api_key is not None:
             await self._accept_key(self._config.api_key)
         if self._config.limits != EnvironmentLimits():
@@ -250,6 +260,11 @@ class Server:
             while await duty.run():
                 pass
 
+    async def set_up_address(self) -> str | None:
+        """Where the first owner is made, with a token that is shown this once; None where there is anybody already."""
+        token = await self.plane.set_up.token()
+        return None if token is None else f"{self._config.public_url or self.url}/auth/setup?code={token}"
+
     async def first_key(self) -> str | None:
         """A key for an installation that has none yet, shown this once; else None."""
 
@@ -291,11 +306,11 @@ class Server:
 class _Running:
     """What a started server is made of."""
 
-    def __init__(self, plane: ControlPlane, database: Database, standing: StandingConnection) -> None:
+    def __init__(self, plane: ControlPlane, database: Database, standing: StandingConnection, site: Site) -> None:
         self.plane = plane
         self.database = database
         self.standing = standing
-        self.api: Api = build_app(plane)
+        self.api: Api = build_app(plane, site=site)
         led, own = [duty(plane) for duty in LED], [duty(plane) for duty in OWN]
         self.duties = (*led, *own)
         self.upkeep = (Upkeep(led, standing), Upkeep(own, Everywhere()))
@@ -347,6 +362,13 @@ async def serve(config: ServerConfig, listening: ListenerConfig) -> None:
         key = await server.first_key()
         if key is not None:
             print(f"API key of {'/'.join(config.environment)}, shown this once: {key}", file=sys.stderr, flush=True)
+        address = await server.set_up_address()
+        if address is not None:
+            print(
+                f"Nobody can sign in yet. Make the first owner within a day, with a token shown this once: {address}",
+                file=sys.stderr,
+                flush=True,
+            )
         settle_down()
         print(f"Helmr serves on {server.url}", file=sys.stderr, flush=True)
         await ending.wait()

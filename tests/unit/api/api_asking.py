@@ -22,6 +22,7 @@ from tests.unit.api.api_fakes import (
     WORKER,
     WORKER_KEY,
 )
+from tests.unit.api.signin_fakes import CLI_TOKEN, COOKIE
 
 from helmr.control.api.route import Route
 from helmr.control.api.table import declared_routes
@@ -39,6 +40,7 @@ VALUES = {
     "api_key_id": API_KEY,
     "worker": "build-1",
     "trigger": "nightly",
+    "code": "code",
     "digest": DIGEST,
     "worker_id": WORKER,
     "object": DIGEST,
@@ -50,6 +52,7 @@ class Sample:
     """A request that a route accepts."""
 
     json: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
     content: bytes | None = None
     query: dict[str, str] = field(default_factory=dict)
 
@@ -60,6 +63,21 @@ SAMPLES: dict[str, Sample] = {
     "create_api_key": Sample(json={"name": "ci", "permissions": ["sessions.read"], "expires_in": "90d"}),
     "rotate_api_key": Sample(json={"overlap": "1h"}),
     "revoke_api_key": Sample(json={}),
+    "set_up": Sample(json={"token": "t", "email": "a@example.com", "name": "A", "password": "right"}),
+    "sign_in": Sample(json={"email": "a@example.com", "password": "right"}),
+    "sign_out": Sample(json={}),
+    "sign_out_everywhere": Sample(json={}),
+    "change_password": Sample(json={"old": "right", "new": "another"}),
+    "make_password_link": Sample(json={"email": "a@example.com"}),
+    "set_password": Sample(json={"code": "code", "password": "right"}),
+    "make_browser_link": Sample(json={}),
+    "ask_for_device": Sample(json={"client": "laptop"}),
+    "take_device_token": Sample(json={"device_code": "device"}),
+    "sign_in_form": Sample(content=b"email=a&password=right", headers=COOKIE),
+    "set_up_form": Sample(content=b"token=t&email=a&name=n&password=right", headers=COOKIE),
+    "password_form": Sample(content=b"code=code&password=right", headers=COOKIE),
+    "device_form": Sample(content=b"code=BCDF-GHJK&decision=allow", headers=COOKIE),
+    "sign_out_form": Sample(content=b"", headers=COOKIE),
     "remove_worker": Sample(json={"force": True}),
     "create_secret": Sample(json={"name": "TOKEN", "value": "x"}),
     "rotate_secret": Sample(json={"value": "x"}),
@@ -85,7 +103,8 @@ def path_of(route: Route, **values: str) -> str:
 
 async def ask(client: httpx.AsyncClient, route: Route, path: str | None = None, **options: Any) -> httpx.Response:
     sample = SAMPLES.get(route.name, Sample())
-    headers = {"Authorization": f"Bearer {WORKER_KEY}"} if route.access == "worker" else {}
+    token = {"worker": WORKER_KEY, "person": CLI_TOKEN}.get(route.access)
+    headers = {**sample.headers, **({"Authorization": f"Bearer {token}"} if token else {})}
     headers.update(options.pop("headers", {}))
     query = {**sample.query, **options.pop("query", {})}
     return await client.request(

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from tests.unit.api.signin_fakes import SignInOperations
+
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
@@ -262,7 +264,8 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
-            " triggers blobs save_objects secrets api_keys workers health"
+            " sign_ins set_up"
+            " passwords devices browser_codes triggers blobs save_objects secrets api_keys workers health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -328,7 +331,7 @@ class FakeStream:
         assert size == 2
 
 
-class Operations:
+class Operations(SignInOperations):
     """What each service does in this world."""
 
     @staticmethod
@@ -338,6 +341,15 @@ class Operations:
         if token == READER_KEY:
             return Caller("none", frozenset())
         raise errors.Unauthenticated()
+
+    @staticmethod
+    async def principals_of_person(world: World, user_id: str, environment: str | None) -> Caller:
+        return await Operations.principals_authenticate(world, KEY)
+
+    @staticmethod
+    async def principals_check_environment(world: World, principal: Any, environment: str) -> None:
+        if environment != "default/main":
+            raise errors.EnvironmentNotFound()
 
     @staticmethod
     async def principals_authenticate_worker(world: World, token: str) -> str:

@@ -11,6 +11,7 @@ from tests.unit.api.api_fakes import BLOB, KEY, World
 from tests.unit.api.api_server import Served, serving
 
 from helmr.control.api import Api, StreamTiming, build_app
+from helmr.control.api.site import Site
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def api(world: World) -> Api:
-    return build_app(world)
+    return build_app(world, site=Site(url="https://api"))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.unit.api.api_fakes import (
     READER_KEY,
     World,
 )
+from tests.unit.api.signin_fakes import CLI_TOKEN
 
 from helmr.control.api.route import Route, possible_errors
 from helmr.control.api.table import declared_routes
@@ -38,6 +39,7 @@ async def test_a_route_answers_as_it_declares(client: httpx.AsyncClient, route: 
         "bytes": "application/octet-stream",
         "pieces": "application/octet-stream",
         "text": "text/plain",
+        "page": "text/html",
     }
     assert response.headers["content-type"].partition(";")[0] == kinds[route.gives]
     assert response.headers["cache-control"] == "no-store"
@@ -95,6 +97,8 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
     if route.body is None:
         return
     sample = SAMPLES.get(route.name, Sample()).json or {}
+    if route.access == "person":
+        client.headers["Authorization"] = f"Bearer {CLI_TOKEN}"
     send = lambda data: client.request(route.method, path_of(route), content=data)  # noqa: E731
     problem = is_problem(await client.request(route.method, path_of(route), json={**sample, "surprise": 1}), 400, "unknown_field")
     assert problem["path"] == "surprise"
@@ -153,6 +157,7 @@ async def test_a_fault_is_a_500_that_tells_nothing_but_a_request_id(client: http
         return
     secret = "the secret cause"
     world.fails["principals_authenticate"] = world.fails["principals_authenticate_worker"] = RuntimeError(secret)
+    world.fails["sign_ins_authenticate"] = RuntimeError(secret)
     response = await ask(client, route)
     problem = is_problem(response, 500, "internal")
     assert problem["retryable"] is True

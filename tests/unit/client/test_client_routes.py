@@ -176,7 +176,10 @@ ANSWERS: dict[str, Any] = {
     "promote_deployment": DEPLOYED,
     "get_capabilities": {"version": "1", "api": "v1", "features": [], "limits": {}},
 }
-NOT_THE_CLIENTS = {"get_blob", "put_save_object", "get_save_object", "get_openapi", "get_health", "get_readiness", "get_metrics"}
+NOT_THE_CLIENTS = {"get_blob", "put_save_object", "get_save_object", "get_openapi", "get_health", "get_readiness", "get_metrics"} | {
+    route.name for route in declared_routes() if route.path.startswith("/auth/")
+}
+"""Those of browsers, workers and operators; `helmr login` asks the ones of signing in."""
 
 
 def route_of(request: Request) -> Route:

@@ -48,14 +48,24 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole reply with a status and headers of its own."""
+
+    body: bytes
+    status: int
+    kind: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Pieces:
     """Bytes as they come, of unknown length. What ends `pieces` with an error cuts the reply, so that no reader takes it for whole."""
 
     pieces: AsyncGenerator[bytes]
 
 
-Answer: TypeAlias = "bytes | Receipt | EventStream | Blob | Opened | Text | Pieces"
-"""JSON as bytes; a write's receipt; a stream; a file; a text; bytes as they come."""
+Answer: TypeAlias = "bytes | Receipt | EventStream | Blob | Opened | Text | Whole | Pieces"
+"""JSON as bytes; a write's receipt; a stream; a file; a text; a reply with headers; bytes as they come."""
 
 
 def encoded(value: Any) -> bytes:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from helmr.control.api.answers import Answer, Blob, Opened, Pieces, Text, send_blob, send_opened, send_pieces
+from helmr.control.api.answers import Answer, Blob, Opened, Pieces, Text, Whole, send_blob, send_opened, send_pieces
 from helmr.control.api.call import admit
 from helmr.control.api.dispatch import Dispatcher
 from helmr.control.api.exchange import JSON, ClientGone, Exchange
 from helmr.control.api.metrics import ApiMetrics
 from helmr.control.api.openapi import document
 from helmr.control.api.presence import Draining, Presence
+from helmr.control.api.site import LOCAL, Site
 from helmr.control.api.sockets import Sockets
 from helmr.control.api.streams import EventStream, SlowReader, StreamTiming
 from helmr.control.api.table import WORKER_LINK_PATH, route_table
@@ -33,16 +34,19 @@ REPLAYED = (b"idempotency-replayed", b"true")
 log = structlog.get_logger()
 
 
-def build_app(services: Services, *, registry: CollectorRegistry | None = None, timing: StreamTiming | None = None) -> Api:
-    """The API on `services`. Metrics go to `registry`, or to one of its own; `timing` is for tests."""
-    return Api(services, registry=registry or CollectorRegistry(), timing=timing or StreamTiming())
+def build_app(
+    services: Services, *, registry: CollectorRegistry | None = None, timing: StreamTiming | None = None, site: Site = LOCAL
+) -> Api:
+    """The API on `services`, reached at `site`. Metrics go to `registry`, or to one of its own; `timing` is for tests."""
+    return Api(services, registry=registry or CollectorRegistry(), timing=timing or StreamTiming(), site=site)
 
 
 class Api:
     """An ASGI application. Call `drain` before its server stops: servers wait for open requests, and streams end only when told."""
 
-    def __init__(self, services: Services, *, registry: CollectorRegistry, timing: StreamTiming) -> None:
+    def __init__(self, services: Services, *, registry: CollectorRegistry, timing: StreamTiming, site: Site = LOCAL) -> None:
         self._services = services
+        self._site = site
         self._timing = timing
         self._presence = Presence()
         self._links = WorkerLinks(services)
@@ -75,7 +79,7 @@ class Api:
         route: Route | None = None
         try:
             route, path = self._dispatcher.find(exchange.scope)
-            call = await admit(route, path, exchange, self._services, self._presence)
+            call = await admit(route, path, exchange, self._services, self._presence, self._site)
             await self._answer(route, exchange, await route.handler(call))
         except (Refused, AuthoringError, PublishError) as error:
             await self._refuse(exchange, error)
@@ -100,6 +104,8 @@ class Api:
             await answer.send(exchange, self._presence, self._timing)
         elif isinstance(answer, Text):
             await exchange.reply(route.status, answer.body, answer.kind)
+        elif isinstance(answer, Whole):
+            await exchange.reply(answer.status, answer.body, answer.kind, *answer.headers)
         elif isinstance(answer, Pieces):
             await send_pieces(exchange, self._presence, answer)
         elif isinstance(answer, Blob):

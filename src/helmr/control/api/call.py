@@ -6,18 +6,21 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from helmr.control.api import dispatch
+from helmr.control.api.credentials import authenticate
 from helmr.control.api.reading import body_reader, query_reader
 from helmr.control.api.requests import Nothing
 from helmr.control.api.route import PATH_PARAMETERS, Route
 from helmr.protocol import jsontext
-from helmr.protocol.errors import Forbidden, InvalidRequest, Unauthenticated
+from helmr.protocol.errors import InvalidRequest
 from helmr.protocol.unset import UNSET, UnsetType
 
 if TYPE_CHECKING:
     from helmr.control.api.exchange import Exchange
     from helmr.control.api.presence import Presence
     from helmr.control.api.services import Services
+    from helmr.control.api.site import Site
     from helmr.control.service.principals import Principal
+    from helmr.control.service.signin.people import Person
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -29,17 +32,20 @@ _NOTHING = Nothing()
 class Call(Generic[Q, B]):
     """One admitted request: authenticated, permitted, read and checked.
 
-    `query` and `body` are of the types that the route declares. `worker` is set on routes of workers, `principal` on those of keys.
+    `query` and `body` are of the types that the route declares. `worker` is set on routes of workers, `principal` on those of keys,
+    `person` on those of people.
     """
 
-    __slots__ = ("_presence", "body", "exchange", "idempotency_key", "path", "principal", "query", "services", "worker")
+    __slots__ = ("_presence", "body", "exchange", "idempotency_key", "path", "person", "principal", "query", "services", "site", "worker")
 
-    def __init__(self, exchange: Exchange, services: Services, presence: Presence, path: dict[str, str]) -> None:
+    def __init__(self, exchange: Exchange, services: Services, presence: Presence, path: dict[str, str], site: Site) -> None:
         self.exchange = exchange
         self.services = services
         self._presence = presence
         self.path = path
+        self.site = site
         self.principal: Principal = cast("Principal", None)
+        self.person: Person = cast("Person", None)
         self.worker = ""
         self.query: Q = cast("Q", _NOTHING)
         self.body: B = cast("B", _NOTHING)
@@ -54,6 +60,16 @@ class Call(Generic[Q, B]):
         return self.exchange.header.get(b"last-event-id")
 
     @property
+    def address(self) -> str:
+        """From where the request came."""
+        return self.site.address(self.exchange)
+
+    @property
+    def user_agent(self) -> str:
+        """What the browser calls itself."""
+        return self.exchange.header.get(b"user-agent", b"").decode("latin-1")
+
+    @property
     def draining(self) -> bool:
         """Whether this control plane is stopping."""
         return self._presence.draining
@@ -63,12 +79,14 @@ class Call(Generic[Q, B]):
         return await self._presence.during(self.exchange, work)
 
 
-async def admit(route: Route, path: dict[str, str], exchange: Exchange, services: Services, presence: Presence) -> Call[Any, Any]:
+async def admit(
+    route: Route, path: dict[str, str], exchange: Exchange, services: Services, presence: Presence, site: Site
+) -> Call[Any, Any]:
     """Check a request in this order: credential, permission, path, query, idempotency key, body. Raises what refuses it."""
-    call: Call[Any, Any] = Call(exchange, services, presence, path)
+    call: Call[Any, Any] = Call(exchange, services, presence, path, site)
     exchange.read_headers()
     if route.access != "public":
-        await _authenticate(call, route)
+        await authenticate(call, route)
     for name, text in path.items():
         parameter = PATH_PARAMETERS[name]
         if not parameter.fits(text):
@@ -81,18 +99,6 @@ async def admit(route: Route, path: dict[str, str], exchange: Exchange, services
     if route.body is not None:
         call.body = _read_body(route.body, await exchange.body(route.body_bytes))
     return call
-
-
-async def _authenticate(call: Call[Any, Any], route: Route) -> None:
-    token = call.exchange.bearer()
-    if token is None:
-        raise Unauthenticated()
-    if route.access == "worker":
-        call.worker = await call.services.principals.authenticate_worker(token)
-        return
-    call.principal = await call.services.principals.authenticate(token)
-    if route.permission is not None and route.permission not in call.principal.permissions:
-        raise Forbidden(f"This credential lacks the permission {route.permission}.", permission=route.permission)
 
 
 def _read_body(kind: type[Any], data: bytes) -> Any:

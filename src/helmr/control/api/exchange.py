@@ -32,7 +32,12 @@ CUT: Final = "helmr.cut"
 """ASGI extension of our listener: breaks off a reply whose reader is not waited for any longer."""
 _NO_STORE = (b"cache-control", b"no-store")
 _PRINTABLE = re.compile(rb"[ -~]{1,512}")
-_READ_ONCE = frozenset({b"authorization", b"idempotency-key", b"content-length", b"last-event-id"})
+_READ_ONCE = frozenset(
+    {
+        b"authorization", b"idempotency-key", b"content-length", b"last-event-id", b"helmr-environment", b"host", b"origin", b"cookie",
+        b"sec-fetch-site", b"user-agent", b"x-forwarded-for",
+    }
+)  # fmt: skip
 
 
 class ClientGone(Exception):

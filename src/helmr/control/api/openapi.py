@@ -19,7 +19,12 @@ from helmr.protocol.errors import HelmrError
 _RULE = re.compile(r"\s*\[(?:[A-Z]\d+)\](?:-\[[A-Z]\d+\])?")
 """Names of rules, which readers of this document can't look up."""
 
-_SECURITY: dict[str, list[dict[str, list[str]]]] = {"key": [{"api_key": []}], "worker": [{"worker_credential": []}], "public": []}
+_SECURITY: dict[str, list[dict[str, list[str]]]] = {
+    "key": [{"api_key": []}, {"person": []}, {"browser": []}],
+    "person": [{"person": []}, {"browser": []}],
+    "worker": [{"worker_credential": []}],
+    "public": [],
+}
 
 
 def document(routes: Iterable[Route] | None = None) -> dict[str, Any]:
@@ -44,6 +49,17 @@ def document(routes: Iterable[Route] | None = None) -> dict[str, Any]:
                 "schemas": dict(sorted(schemas.components.items())),
                 "securitySchemes": {
                     "api_key": {"type": "http", "scheme": "bearer", "description": "An API key (hlmr_sk_...); it implies its Environment."},
+                    "person": {
+                        "type": "http",
+                        "scheme": "bearer",
+                        "description": "The token of `helmr login` (hlmr_ut_...); the header Helmr-Environment names project/environment.",
+                    },
+                    "browser": {
+                        "type": "apiKey",
+                        "in": "cookie",
+                        "name": "__Host-helmr_session",
+                        "description": "A browser that is signed in; the header Helmr-Environment names project/environment.",
+                    },
                     "worker_credential": {"type": "http", "scheme": "bearer", "description": "What a worker was enrolled with."},
                 },
             },
@@ -68,6 +84,8 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
         found["requestBody"] = {"required": route.body is not Nothing, "content": content}
     elif route.takes == "bytes":
         found["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
+    elif route.takes == "form":
+        found["requestBody"] = {"required": True, "content": {"application/x-www-form-urlencoded": {}}}
     return found
 
 
@@ -85,6 +103,8 @@ def _success(route: Route, schemas: Schemas) -> dict[str, Any]:
         data = f"JSON as in {schema['$ref']}" if "$ref" in schema else "text"
         found["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
         found["description"] = f"Server-sent events; the data of each is {data}. The last one is named `end`."
+    elif route.gives == "page":
+        found["content"] = {"text/html": {}}
     else:
         found["content"] = {"application/octet-stream" if route.gives in ("bytes", "pieces") else "text/plain": {}}
     return found
@@ -94,7 +114,11 @@ def _problems(route: Route) -> dict[str, Any]:
     by_status: dict[int, list[type[HelmrError]]] = {}
     for kind in possible_errors(route):
         by_status.setdefault(status_of(kind()), []).append(kind)
-    return {str(status): _problem_response(status, kinds) for status, kinds in sorted(by_status.items())}
+    found = {str(status): _problem_response(status, kinds) for status, kinds in sorted(by_status.items())}
+    if route.gives == "page":
+        for response in found.values():
+            response["content"]["text/html"] = {}
+    return found
 
 
 def _problem_response(status: int, kinds: list[type[HelmrError]]) -> dict[str, Any]:

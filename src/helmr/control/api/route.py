@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from helmr.control.api.answers import Answer
     from helmr.control.api.call import Call
 
-Access = Literal["key", "worker", "public"]
-"""Who may call: a principal's bearer key, a worker's credential, anyone."""
+Access = Literal["key", "person", "worker", "public"]
+"""Who may call: a principal (a bearer key, or a person in an Environment), a person, a worker's credential, anyone."""
 
-Payload = Literal["json", "events", "bytes", "pieces", "text", "none"]
-"""`pieces` are bytes of unknown length, as they come."""
+Payload = Literal["json", "events", "bytes", "pieces", "text", "form", "page", "none"]
+"""`pieces` are bytes of unknown length, as they come; a `form` is what a browser sends from a `page`."""
 
 Handler = Callable[["Call[Any, Any]"], Awaitable["Answer"]]
 
@@ -60,7 +60,7 @@ class PathParameter:
     """What stands in a path: its form, and the error of a text without that form, which is the error of an unknown one [O1]."""
 
     fits: Callable[[str], bool]
-    unknown: type[errors.Missing]
+    unknown: type[errors.Refused]
     schema: dict[str, Any]
     description: str
 
@@ -100,6 +100,9 @@ PATH_PARAMETERS: dict[str, PathParameter] = {
     "object": PathParameter(
         _is_digest, errors.ObjectNotFound, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "BLAKE3 of the bytes, in lower-case hex."
     ),
+    "code": PathParameter(
+        lambda text: len(text) <= 128, errors.CodeInvalid, {"type": "string", "maxLength": 128}, "A one-time code; it tells nothing."
+    ),
     "digest": PathParameter(
         _is_digest, errors.BlobNotFound, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "SHA-256 of the bytes, in lower-case hex."
     ),
@@ -111,6 +114,10 @@ def possible_errors(route: Route) -> tuple[type[errors.HelmrError], ...]:
     found: list[type[errors.HelmrError]] = [errors.InvalidRequest, errors.UnknownField]
     if route.access != "public":
         found.append(errors.Unauthenticated)
+    if route.access in ("key", "person"):
+        found.append(errors.OriginRefused)
+    if route.access == "key":
+        found += [errors.EnvironmentRequired, errors.EnvironmentNotFound]
     if route.permission is not None:
         found.append(errors.Forbidden)
     found += [PATH_PARAMETERS[name].unknown for name in route.parameters]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from helmr.control.api.signin_ports import SignInServices
 from helmr.control.api.worker_ports import Workers
 from helmr.protocol.commands import Command, CommandLogs, CommandPage
 from helmr.protocol.errors import HelmrError
@@ -51,16 +52,6 @@ class Record(Protocol):
     def sequence(self) -> int: ...
     @property
     def body(self) -> bytes: ...
-
-
-class Principals(Protocol):
-    async def authenticate(self, token: str) -> Principal:
-        """The principal of an API key. Raises `Unauthenticated`."""
-        ...
-
-    async def authenticate_worker(self, token: str) -> str:
-        """The worker whose credential this is. Raises `Unauthenticated`."""
-        ...
 
 
 class Sessions(Protocol):
@@ -350,11 +341,9 @@ class Health(Protocol):
         ...
 
 
-class Services(Protocol):
+class Services(SignInServices, Protocol):
     """All that the API stands on."""
 
-    @property
-    def principals(self) -> Principals: ...
     @property
     def sessions(self) -> Sessions: ...
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
+from helmr.control.api.credentials import principal_of
 from helmr.control.api.dispatch import query_values
 from helmr.control.api.problems import problem
 from helmr.control.api.reading import body_reader, query_reader
@@ -78,7 +79,8 @@ class Sockets:
                 raise RouteNotFound()
             if self._draining:
                 raise ShuttingDown()
-            principal = await self._services.principals.authenticate(bearer(scope, "Send the API key as a bearer token."))
+            token = bearer(scope, "Send the API key as a bearer token.")
+            principal = await principal_of(self._services, token, dict(scope["headers"]).get(b"helmr-environment"))
             if PERMISSION not in principal.permissions:
                 raise Forbidden(f"This credential lacks the permission {PERMISSION}.", permission=PERMISSION)
             if not is_id(found[1]):

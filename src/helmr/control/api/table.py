@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from helmr.control.api.agents import AGENT_ROUTES
 from helmr.control.api.api_keys import API_KEY_ROUTES
+from helmr.control.api.auth import AUTH_ROUTES
+from helmr.control.api.auth_pages import AUTH_PAGE_ROUTES
 from helmr.control.api.commands import COMMAND_ROUTES
 from helmr.control.api.computers import COMPUTER_ROUTES
 from helmr.control.api.deployments import DEPLOYMENT_ROUTES
@@ -54,6 +56,8 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *TRIGGER_ROUTES,
         *WORKER_ROUTES,
         *WORKER_OBJECT_ROUTES,
+        *AUTH_ROUTES,
+        *AUTH_PAGE_ROUTES,
         *system_routes(describe, metrics),
     )
 

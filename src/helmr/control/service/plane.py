@@ -98,6 +98,8 @@ class ControlPlane:
         self.principals = Principals(database, worker_token=config.worker_token)
         self.api_keys = ApiKeys(core, self.principals)
         self.ways = Ways(database, cost=config.password_cost)
+        self.sign_ins, self.passwords, self.set_up = self.ways.sign_ins, self.ways.passwords, self.ways.set_up
+        self.devices, self.browser_codes = self.ways.devices, self.ways.browser_codes
         self._creations = Creations(database, origin=self.origin)
         self.sessions = Sessions(core, manifests, self._creations)
         self.explanations = Explanations(core, manifests)

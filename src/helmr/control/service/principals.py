@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from helmr.control.domain.roles import permissions_by_role
 from helmr.control.store.pool import Connection, Database
 from helmr.control.store.queries import identity
-from helmr.protocol.errors import Forbidden, HelmrError, Unauthenticated
+from helmr.protocol.errors import EnvironmentNotFound, EnvironmentRequired, Forbidden, HelmrError, Unauthenticated
 from helmr.protocol.ids import new_id
 from helmr.protocol.policy import Grants
 
@@ -61,6 +62,7 @@ _PERMISSION_OF: Final = MappingProxyType(
 )
 """What a Session needs for each operation of its policy. It never answers questions [Q4]."""
 
+_BY_ROLE: Final = permissions_by_role(PERMISSIONS)
 _CACHE_SECONDS: Final = 1.0
 
 
@@ -194,6 +196,23 @@ class Principals:
             name=row["name"],
         )
 
+    async def of_person(self, user_id: str, environment: str | None) -> Principal:
+        """A person in the Environment that a request names, as `project/environment`, with the role of now.
+
+        Raises `EnvironmentRequired`, `EnvironmentNotFound` and `Unauthenticated`.
+        """
+        if environment is None:
+            raise EnvironmentRequired()
+
+        async with self._database.connection() as connection:
+            return await principal_of_user(connection, user_id, await _environment_id(connection, environment))
+
+    async def check_environment(self, principal: Principal, environment: str) -> None:
+        """Raises `EnvironmentNotFound` unless what a request names is the principal's own: a key implies its Environment [O1]."""
+        async with self._database.connection() as connection:
+            if await _environment_id(connection, environment) != principal.environment_id:
+                raise EnvironmentNotFound()
+
     def forget(self) -> None:
         """Ask the database anew for whoever comes: a key was changed here."""
         self._seen.clear()
@@ -204,6 +223,22 @@ class Principals:
         if expected is None or not hmac.compare_digest(token.encode(), expected.encode()):
             raise Unauthenticated("The worker credential is unknown.", hint="Set the same HELMR_WORKER_CREDENTIAL on both sides.")
         return "shared"
+
+
+async def principal_of_user(connection: Connection, user_id: str, environment_id: str) -> Principal:
+    """A person as the one who asks, in an Environment. Raises `Unauthenticated` for one who is disabled or gone."""
+    row = await identity.enabled_user(connection, id=user_id)
+    if row is None:
+        raise Unauthenticated("This person may not sign in any more.", hint="Ask an admin.")
+    return Principal(id=str(row["id"]), environment_id=environment_id, kind="user", permissions=_BY_ROLE[row["role"]], name=row["name"])
+
+
+async def _environment_id(connection: Connection, path: str) -> str:
+    project, slash, name = path.strip().partition("/")
+    row = await identity.environment_named(connection, project=project, name=name) if slash and path.isprintable() else None
+    if row is None:
+        raise EnvironmentNotFound()
+    return str(row["id"])
 
 
 async def ensure_environment(connection: Connection, project: str, name: str) -> str:

@@ -125,6 +125,13 @@ class SecretNotFound(Missing):
     hint = "`helmr secret list` shows the Secrets, `helmr secret create NAME` makes one."
 
 
+class EnvironmentNotFound(Missing):
+    """There is no such Environment for this credential."""
+
+    code = "environment_not_found"
+    hint = "It is named project/environment; an API key has one of its own."
+
+
 class MemberNotFound(Missing):
     """There is no such member."""
 

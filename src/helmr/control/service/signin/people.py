@@ -10,6 +10,7 @@ from helmr.control.store.pool import Connection
 from helmr.control.store.queries import signin
 from helmr.protocol.errors import InvalidValue
 from helmr.protocol.ids import new_id
+from helmr.protocol.signin_shapes import Role
 
 ABOUT_BYTES: Final = 300
 
@@ -21,7 +22,7 @@ class Person:
     id: str
     email: str
     name: str
-    role: str
+    role: Role
     sign_in_id: str = ""
     signed_in_by: str = ""
     ends_at: Any = None
@@ -50,7 +51,7 @@ def check_password(password: str, *, email: str) -> None:
         raise InvalidValue(fault)
 
 
-async def add_person(connection: Connection, *, email: str, name: str, role: str) -> Person:
+async def add_person(connection: Connection, *, email: str, name: str, role: Role) -> Person:
     """A new person and its principal, in the caller's transaction. What is given was checked."""
     user_id = new_id()
     await signin.insert_user(connection, id=user_id, email=email, name=name, role=role)

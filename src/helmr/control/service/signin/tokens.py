@@ -6,6 +6,10 @@ import hashlib
 import secrets
 from typing import Final
 
+from helmr.control.domain.signin import BROWSER_CODE_SECONDS, LINK_SECONDS
+
+__all__ = ["BROWSER_CODE_SECONDS", "CLI_PREFIX", "LINK_SECONDS", "digest", "new_token"]
+
 CLI_PREFIX: Final = "hlmr_ut_"
 
 

@@ -64,3 +64,6 @@ DELETE FROM control_planes WHERE id = :id OR seen_at < clock_timestamp() - inter
 
 -- name: has_keys()$
 SELECT EXISTS (SELECT FROM api_keys);
+
+-- name: enabled_user(id)^
+SELECT * FROM users WHERE id = :id AND disabled_at IS NULL;

@@ -1,0 +1,96 @@
+"""The bodies, forms and query strings of signing in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from helmr.control.api.constraints import Bytes
+
+Email = Annotated[str, Bytes(1, 320)]
+Password = Annotated[str, Bytes(1, 4096)]
+Code = Annotated[str, Bytes(1, 128)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUpInstallation:
+    """`token` is what `helmr serve` showed its operator."""
+
+    token: Code
+    email: Email
+    name: Annotated[str, Bytes(1, 128)]
+    password: Password
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInWithPassword:
+    email: Email
+    password: Password
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePassword:
+    """A new password has at least 12 characters."""
+
+    old: Password
+    new: Password
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPassword:
+    """`code` is that of a link which an admin made."""
+
+    code: Code
+    password: Password
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakePasswordLink:
+    email: Email
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskForDevice:
+    """`client` is what the person is shown of who asks, such as "helmr on ada's laptop"."""
+
+    client: Annotated[str, Bytes(1, 200)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeDeviceToken:
+    device_code: Code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageQuery:
+    """`next` is where the browser goes afterwards; `code` is that of a link or of a device."""
+
+    next: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInForm:
+    email: str = ""
+    password: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUpForm:
+    token: str = ""
+    email: str = ""
+    name: str = ""
+    password: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordForm:
+    code: str = ""
+    password: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceForm:
+    code: str = ""
+    decision: Literal["allow", "deny"] = "deny"

@@ -1,0 +1,80 @@
+"""What the API asks of who asks and of how they sign in: small ports, one a noun, as in `services`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from helmr.control.service.principals import Principal
+    from helmr.control.service.signin.devices import Asked, Asking
+    from helmr.control.service.signin.people import Person
+    from helmr.control.service.signin.sign_ins import SignedIn
+
+
+class Principals(Protocol):
+    async def of_person(self, user_id: str, environment: str | None) -> Principal:
+        """A person in the Environment that a request names (`project/environment`). Raises `EnvironmentRequired`, `EnvironmentNotFound`."""
+        ...
+
+    async def check_environment(self, principal: Principal, environment: str) -> None:
+        """Raises `EnvironmentNotFound` unless it is the principal's own."""
+        ...
+
+    async def authenticate(self, token: str) -> Principal:
+        """The principal of an API key. Raises `Unauthenticated`."""
+        ...
+
+    async def authenticate_worker(self, token: str) -> str:
+        """The worker whose credential this is. Raises `Unauthenticated`."""
+        ...
+
+
+class SignIns(Protocol):
+    async def authenticate(self, token: str, kind: Literal["browser", "cli"]) -> Person:
+        """Raises `Unauthenticated`."""
+        ...
+
+    async def end(self, person: Person, address: str) -> None: ...
+    async def end_all(self, person: Person, address: str) -> int: ...
+
+
+class SetUp(Protocol):
+    async def begin(self, token: str, *, email: str, name: str, password: str, label: str, address: str) -> SignedIn:
+        """Of two at once one makes the first owner."""
+        ...
+
+
+class Passwords(Protocol):
+    async def sign_in(self, email: str, password: str, *, label: str, address: str) -> SignedIn: ...
+    async def change(self, person: Person, old: str, new: str, *, address: str) -> int: ...
+    async def make_link(self, maker: Person, email: str, *, address: str) -> str: ...
+    async def set_by_link(self, code: str, password: str, *, label: str, address: str) -> SignedIn: ...
+
+
+class BrowserCodes(Protocol):
+    async def make(self, person: Person) -> str: ...
+    async def use(self, code: str, *, label: str, address: str) -> SignedIn: ...
+
+
+class Devices(Protocol):
+    async def ask(self, client: str, address: str) -> Asked: ...
+    async def show(self, person: Person, user_code: str) -> Asking: ...
+    async def decide(self, person: Person, user_code: str, *, allow: bool, address: str) -> None: ...
+    async def take(self, device_code: str, *, address: str) -> SignedIn: ...
+
+
+class SignInServices(Protocol):
+    """The ports above, as the API has them."""
+
+    @property
+    def principals(self) -> Principals: ...
+    @property
+    def sign_ins(self) -> SignIns: ...
+    @property
+    def passwords(self) -> Passwords: ...
+    @property
+    def set_up(self) -> SetUp: ...
+    @property
+    def devices(self) -> Devices: ...
+    @property
+    def browser_codes(self) -> BrowserCodes: ...
