@@ -6,7 +6,7 @@ import pytest
 from tests.contract.stage import play
 
 from helmr import text
-from helmr.protocol.shapes import InputSource, SlackSource
+from helmr.protocol.sources import InputSource, SlackSource
 from helmr.protocol.unset import UNSET
 from helmr.testing import Gate
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 from helmr.protocol.content import ContentPart
 from helmr.protocol.ids import ComputerId, ControlId, DeploymentId, HoldId, MessageId, QuestionId, SaveId, SessionId, TurnId
 from helmr.protocol.questions import Answer, Question
+from helmr.protocol.sources import InputSource, Responder
 from helmr.protocol.states import (
     CloseReason,
     ComputerStatus,
@@ -25,25 +26,6 @@ from helmr.protocol.states import (
 from helmr.protocol.unset import UNSET, UnsetType
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlackSource:
-    team_id: str
-    channel_id: str
-    thread_ts: str
-    message_ts: str
-    user_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSource:
-    """Where an input came from; `kind` says which members are there."""
-
-    kind: Literal["user", "api_key", "schedule", "session"]
-    slack: SlackSource | UnsetType = UNSET
-    requester_session_id: SessionId | UnsetType = UNSET
-    origin_turn_id: TurnId | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,14 +202,6 @@ class SessionPage(Page[Session]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPage(Page[TurnState]):
     items: tuple[TurnState, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Responder:
-    """Who answered a question."""
-
-    kind: str
-    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from helmr.protocol.content import HumanContent, InputContent
 from helmr.protocol.questions import ChoiceAnswer, ChoiceQuestion, TextAnswer, TextQuestion
-from helmr.protocol.shapes import InputSource, Responder
+from helmr.protocol.sources import InputSource, Responder
 from helmr.protocol.states import AbortReason
 from helmr.sdk.signal import AbortSignal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from helmr.protocol.shapes import InputSource, SlackSource
+from helmr.protocol.sources import InputSource, SlackSource
 
 
 def input_source(value: dict[str, Any] | None) -> InputSource:

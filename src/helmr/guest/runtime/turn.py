@@ -35,7 +35,7 @@ from helmr.protocol.errors import (
     TurnSettling,
 )
 from helmr.protocol.limits import CLEANUP_SECONDS, RESPONSE_BYTES
-from helmr.protocol.shapes import InputSource
+from helmr.protocol.sources import InputSource
 from helmr.protocol.states import AbortReason
 from helmr.sdk.schema import Schema, validated
 from helmr.sdk.signal import AbortSignal
