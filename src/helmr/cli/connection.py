@@ -20,17 +20,23 @@ Command = Callable[..., Awaitable["int | None"]]
 
 
 def connected(command: Command) -> Callable[..., Any]:
-    """Options `--url`, `--api-key`, `--json`, and a call of `command(client, output, ...)` with what they mean."""
+    """Options `--url`, `--api-key`, `--project`, `--environment` and `--json`, and a call of `command(client, output, ...)` with what they
+    mean."""
 
     @click.option("--url", metavar="URL", help="The server [default: HELMR_API_URL, the saved login, or a running `helmr dev`].")
     @click.option("--api-key", metavar="KEY", help="The API key [default: HELMR_API_KEY]; other users may see arguments.")
+    @click.option("-p", "--project", metavar="NAME", help="The project, for people [default: HELMR_ENVIRONMENT, or the saved one].")
+    @click.option("-e", "--environment", metavar="NAME", help="The Environment in it.")
     @click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object.")
     @functools.wraps(command)
-    def called(*, url: str | None, api_key: str | None, as_json: bool, **options: Any) -> int:
+    def called(*, url: str | None, api_key: str | None, project: str | None, environment: str | None, as_json: bool, **options: Any) -> int:
         from helmr.client import HelmrClient, RetryPolicy
+        from helmr.client.configuration import default_environment, environment_path
+
+        named = environment_path(project, environment, default_environment()) if project or environment else None
 
         async def run() -> int | None:
-            async with HelmrClient(url, api_key, retry=RetryPolicy(attempts=5, patience=20.0)) as client:
+            async with HelmrClient(url, api_key, environment=named, retry=RetryPolicy(attempts=5, patience=20.0)) as client:
                 return await command(client, Output(as_json=as_json), **options)
 
         return run_async(run)

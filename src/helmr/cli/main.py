@@ -111,9 +111,9 @@ _ROOT = {
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
     "server": Entry("helmr.cli.main:server", "Look after a control plane's installation."),
     "worker": Entry("helmr.cli.local:worker", "Run a worker on this host, or look after those that there are."),
-    "login": Entry("helmr.cli.login:login", "Save a server and its key for this user."),
-    "logout": Entry("helmr.cli.login:logout", "Forget them."),
-    "whoami": Entry("helmr.cli.login:whoami", "Show which server is used, and whether it answers."),
+    "login": Entry("helmr.cli.login:login", "Sign in at a server."),
+    "logout": Entry("helmr.cli.login:logout", "Sign out, and forget the server."),
+    "whoami": Entry("helmr.cli.login:whoami", "Show which server is used, and as whom."),
     "completion": Entry("helmr.cli.completion:completion", "Print the completion script of a shell."),
 }
 

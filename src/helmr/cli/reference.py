@@ -22,6 +22,9 @@ INTRODUCTION = """\
 In this order: `--url` and `--api-key`; `HELMR_API_URL` and `HELMR_API_KEY`; what `helmr login` saved; a running `helmr dev`, which other
 shells of the same user find by themselves. A saved key is only ever sent to the server that it was saved with.
 
+`helmr login URL` signs a person in by a browser. A person's commands are about one Environment: `--project` and `--environment`, else
+`HELMR_ENVIRONMENT` (`project/environment`), else what `helmr login` saved as the default. An API key implies its Environment.
+
 ## Output
 
 | flag | standard output |

@@ -19,6 +19,7 @@ from helmr.client.transport import Transport
 from helmr.client.triggers import Triggers
 from helmr.client.workers import Workers
 from helmr.protocol.shapes import Capabilities
+from helmr.protocol.signin_shapes import Myself
 
 DEFAULT_RETRY = RetryPolicy()
 
@@ -27,16 +28,24 @@ class HelmrClient:
     """An asynchronous client; use it with `async with`, or call `close()`.
 
     Server and key come from the arguments, from HELMR_API_URL and HELMR_API_KEY, from what `helmr login` saved, or from a running
-    `helmr dev`, in this order. `timeout` bounds one attempt of a call, in seconds; `retry` says how often and how long it is repeated.
+    `helmr dev`, in this order. The token of a person needs an `environment` ("project/environment"), from the argument, HELMR_ENVIRONMENT
+    or the login; an API key implies its own, and is refused where another one is named. `timeout` bounds one attempt of a call, in
+    seconds; `retry` says how often and how long it is repeated.
     Each write carries an idempotency key that its repetitions keep, so that a lost reply never makes two of it.
 
     Raises `ConfigurationMissing` when there is no server or no key. One client belongs to one event loop.
     """
 
     def __init__(
-        self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0, retry: RetryPolicy = DEFAULT_RETRY
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        environment: str | None = None,
+        timeout: float = 30.0,
+        retry: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
-        self._transport = Transport(resolve(url, api_key), retry=retry, timeout=timeout)
+        self._transport = Transport(resolve(url, api_key, environment=environment), retry=retry, timeout=timeout)
         self.sessions = Sessions(self._transport)
         self.questions = Questions(self._transport)
         self.computers = Computers(self._transport)
@@ -59,6 +68,14 @@ class HelmrClient:
     async def capabilities(self) -> Capabilities:
         """What this installation can do."""
         return read(Capabilities, await self._transport.call("GET", "/v1/capabilities"))
+
+    async def myself(self) -> Myself:
+        """Who one is signed in as. Raises `Unauthenticated` for an API key, which is no person."""
+        return read(Myself, await self._transport.call("GET", "/auth/me"))
+
+    async def sign_out(self) -> None:
+        """End the sign-in of the token that this client has. Raises `Unauthenticated` if it has ended, or is an API key."""
+        await self._transport.call("POST", "/auth/sign-out", json={})
 
     async def close(self) -> None:
         """Close all connections. Idempotent."""

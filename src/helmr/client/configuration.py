@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from helmr.protocol.errors import ConfigurationMissing
@@ -23,6 +23,16 @@ class Target:
     url: str
     api_key: str = field(repr=False)
     origin: Origin
+    environment: str | None = None
+    """`project/environment`, which a person's token needs; an API key implies its own."""
+
+
+class Saved(NamedTuple):
+    """What a file says of a server."""
+
+    url: str
+    api_key: str
+    environment: str | None = None
 
 
 def login_file(environ: Mapping[str, str] = os.environ) -> Path:
@@ -35,30 +45,35 @@ def dev_file(environ: Mapping[str, str] = os.environ) -> Path:
     return _folder(environ, "XDG_STATE_HOME", ".local/state") / "helmr" / "dev.json"
 
 
-def resolve(url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ) -> Target:
-    """The server and key to use. Raises `ConfigurationMissing`.
+def resolve(
+    url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ, *, environment: str | None = None
+) -> Target:
+    """The server, the key and the Environment to use. Raises `ConfigurationMissing`.
 
     A saved key is only ever sent to the URL that it was saved with: another URL given as an argument or by HELMR_API_URL needs its own key.
+    `environment` (else HELMR_ENVIRONMENT) goes before the one that was saved with a key.
     """
+    named = _environment(environment or environ.get("HELMR_ENVIRONMENT") or None)
     origin: Origin = "arguments" if url else "environment"
     wanted = url or environ.get("HELMR_API_URL") or None
     key = api_key or environ.get("HELMR_API_KEY") or None
     if wanted is not None and key is not None:
-        return Target(url=_checked(wanted), api_key=_sendable(key), origin=origin)
+        return Target(url=checked_url(wanted), api_key=_sendable(key), origin=origin, environment=named)
     for kind, path in _saved_files(environ):
         found = read_saved(path)
-        if found is None or (wanted is not None and found[0] != _checked(wanted)):
+        if found is None or (wanted is not None and found.url != checked_url(wanted)):
             continue
-        return Target(url=found[0], api_key=_sendable(key or found[1]), origin=kind)
+        saved = found.environment if key is None else None
+        return Target(url=found.url, api_key=_sendable(key or found.api_key), origin=kind, environment=named or saved)
     if wanted is not None:
-        raise ConfigurationMissing(f"There is no API key for {_checked(wanted)}.", hint="Pass api_key, or set HELMR_API_KEY.")
+        raise ConfigurationMissing(f"There is no API key for {checked_url(wanted)}.", hint="Pass api_key, or set HELMR_API_KEY.")
     if key is not None:
         raise ConfigurationMissing("There is an API key, but no server URL.", hint="Pass url, or set HELMR_API_URL.")
     raise ConfigurationMissing(hint="Run `helmr dev`, or set HELMR_API_URL and HELMR_API_KEY.")
 
 
-def read_saved(path: Path) -> tuple[str, str] | None:
-    """URL and key of a saved file; None when there is none. Raises `ConfigurationMissing` if others could read or have written it."""
+def read_saved(path: Path) -> Saved | None:
+    """What a saved file says; None when there is none. Raises `ConfigurationMissing` if others could read or have written it."""
     try:
         with path.open("rb") as file:
             facts = os.fstat(file.fileno())
@@ -74,20 +89,44 @@ def read_saved(path: Path) -> tuple[str, str] | None:
     except ValueError:
         raise ConfigurationMissing(f"{path} is no JSON.", hint="Remove it.") from None
     members = cast("dict[str, Any]", saved) if isinstance(saved, dict) else {}
-    url, key = members.get("url"), members.get("api_key")
+    url, key, environment = members.get("url"), members.get("api_key"), members.get("environment")
     if not isinstance(url, str) or not isinstance(key, str):
         raise ConfigurationMissing(f'{path} lacks "url" or "api_key".', hint="Remove it.")
-    return _checked(url), key
+    return Saved(checked_url(url), key, environment if isinstance(environment, str) else None)
 
 
-def save(path: Path, url: str, api_key: str) -> None:
-    """Write URL and key so that only this user can read them; the file is whole at every instant."""
+def save(path: Path, url: str, api_key: str, environment: str | None = None) -> None:
+    """Write URL, key and default Environment so that only this user can read them; the file is whole at every instant."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"url": _checked(url), "api_key": _sendable(api_key)}, file)
+        members = {"url": checked_url(url), "api_key": _sendable(api_key)}
+        json.dump(members if environment is None else members | {"environment": environment}, file)
     draft.replace(path)
+
+
+def environment_path(project: str | None, environment: str | None, default: str | None) -> str | None:
+    """`project/environment` of what was named, with the rest from `default`, else of `default/main`. None when nothing was named."""
+    if project is None and environment is None:
+        return None
+    known_project, _, known_environment = (default or "default/main").partition("/")
+    return f"{project or known_project}/{environment or known_environment}"
+
+
+def default_environment(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The Environment that HELMR_ENVIRONMENT or the saved login names."""
+    saved = read_saved(login_file(environ))
+    return environ.get("HELMR_ENVIRONMENT") or (None if saved is None else saved.environment)
+
+
+def _environment(text: str | None) -> str | None:
+    if text is None:
+        return None
+    project, slash, name = text.partition("/")
+    if not slash or not project or not name or "/" in name or not text.isascii() or not text.isprintable():
+        raise ConfigurationMissing(f"{text!r} names no Environment.", hint="It is named project/environment, such as default/main.")
+    return text
 
 
 def _saved_files(environ: Mapping[str, str]) -> tuple[tuple[Origin, Path], ...]:
@@ -99,7 +138,8 @@ def _folder(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
     return Path(chosen) if chosen.startswith("/") else Path(environ.get("HOME") or Path.home()) / fallback
 
 
-def _checked(url: str) -> str:
+def checked_url(url: str) -> str:
+    """A server's base URL without a final slash. Raises `ConfigurationMissing`."""
     try:
         parts = urlsplit(url.strip())
         port_ok = parts.port is None or parts.port > 0

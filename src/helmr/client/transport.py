@@ -207,12 +207,22 @@ class Transport:
             raise RuntimeError("This client is closed.")
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {self.target.api_key}", "Accept": "application/json"},
+                headers=_standing_headers(self.target),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 proxy=_proxy(self.target.url),
                 connector=_Connector(self._note_reached),
             )
         return self._session
+
+
+def _standing_headers(target: Target) -> dict[str, str]:
+    """Those of every request. Without a key there is no credential: whoever signs in has none yet."""
+    headers = {"Accept": "application/json"}
+    if target.api_key:
+        headers["Authorization"] = f"Bearer {target.api_key}"
+    if target.environment is not None:
+        headers["Helmr-Environment"] = target.environment
+    return headers
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from helmr.client import HelmrClient
-from helmr.client.configuration import dev_file, read_saved, save
+from helmr.client.configuration import Saved, dev_file, read_saved, save
 from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.plane import ControlPlane
 from helmr.control.store.postgres import EmbeddedPostgres, PostgresConfig
@@ -188,7 +188,7 @@ class Dev:
     @staticmethod
     def _forget(url: str, key: str) -> None:
         """Take back what other terminals were told, unless another `helmr dev` told them something else since."""
-        if read_saved(dev_file()) == (url, key):
+        if read_saved(dev_file()) == Saved(url, key):
             dev_file().unlink(missing_ok=True)
 
 

@@ -48,6 +48,7 @@ from helmr.protocol.shapes import (
     TurnPage,
     TurnState,
 )
+from helmr.protocol.signin_shapes import Myself
 from helmr.protocol.states import ComputerStatus, SessionStatus
 from helmr.protocol.triggers import TriggerInfo, TriggerPage
 from helmr.protocol.unset import UNSET, UnsetType
@@ -286,7 +287,9 @@ class HelmrClient:
     """An asynchronous client; use it with `async with`, or call `close()`.
 
     Server and key come from the arguments, from HELMR_API_URL and HELMR_API_KEY, from what `helmr login` saved, or from a running
-    `helmr dev`, in this order. `timeout` bounds one attempt of a call, in seconds; `retry` says how often and how long it is repeated.
+    `helmr dev`, in this order. The token of a person needs an `environment` ("project/environment"), from the argument, HELMR_ENVIRONMENT
+    or the login; an API key implies its own, and is refused where another one is named. `timeout` bounds one attempt of a call, in
+    seconds; `retry` says how often and how long it is repeated.
     Each write carries an idempotency key that its repetitions keep, so that a lost reply never makes two of it.
 
     Raises `ConfigurationMissing` when there is no server or no key. One client belongs to one event loop.
@@ -304,7 +307,13 @@ class HelmrClient:
     workers: Workers
 
     def __init__(
-        self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0, retry: RetryPolicy = DEFAULT_RETRY
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        environment: str | None = None,
+        timeout: float = 30.0,
+        retry: RetryPolicy = DEFAULT_RETRY,
     ) -> None: ...
     @property
     def url(self) -> str:
@@ -312,6 +321,12 @@ class HelmrClient:
 
     def capabilities(self) -> Capabilities:
         """What this installation can do."""
+
+    def myself(self) -> Myself:
+        """Who one is signed in as. Raises `Unauthenticated` for an API key, which is no person."""
+
+    def sign_out(self) -> None:
+        """End the sign-in of the token that this client has. Raises `Unauthenticated` if it has ended, or is an API key."""
 
     def close(self) -> None:
         """Close all connections. Idempotent."""

@@ -81,3 +81,16 @@ def test_xdg_folders_are_obeyed_and_the_key_is_not_shown(home: dict[str, str]) -
     assert (str(dev_file(folders)), str(login_file(folders))) == ("/s/helmr/dev.json", "/c/helmr/login.json")
     assert str(dev_file(home)).endswith("/.local/state/helmr/dev.json")
     assert "secret" not in repr(resolve("http://x", "secret", {}))
+
+
+def test_an_environment_goes_with_the_credential_that_it_was_saved_with(home: dict[str, str]) -> None:
+    """A person's default is theirs alone: another key has an Environment of its own."""
+    save(login_file(home), "https://helmr.example.com", "hlmr_ut_x", "shop/live")
+    assert resolve(environ=home).environment == "shop/live"
+    assert resolve(api_key="hlmr_sk_x", environ=home).environment is None
+    assert resolve(environ=home, environment="a/b").environment == "a/b"
+    assert resolve(environ=home | {"HELMR_ENVIRONMENT": "c/d"}).environment == "c/d"
+    assert resolve("http://x", "key", home | {"HELMR_ENVIRONMENT": "c/d"}).environment == "c/d"
+    for wrong in ("a", "a/", "/b", "a/b/c", "a/ä", "a/b\n"):
+        with pytest.raises(ConfigurationMissing):
+            resolve(environ=home, environment=wrong)
