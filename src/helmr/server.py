@@ -65,6 +65,7 @@ from helmr.control.upkeep.command_ends import CommandEnds
 from helmr.control.upkeep.computers import ComputerExpiry
 from helmr.control.upkeep.cron import CronFirings, OldFirings
 from helmr.control.upkeep.deadlines import Deadlines
+from helmr.control.upkeep.deployments import OldDeployments
 from helmr.control.upkeep.heartbeat import Heartbeat
 from helmr.control.upkeep.hibernation import Hibernation
 from helmr.control.upkeep.idle_close import IdleClose
@@ -93,8 +94,8 @@ from helmr.public_address import public_url, trusted_proxies
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
-    Closings, Collection, CommandEnds, ComputerExpiry, CronFirings, Deadlines, Hibernation, IdleClose, LostWorkers, OldFirings, OldReceipts,
-    OldSignIns, PayloadExpiry, Placement, PressureHolds, Removals, Saving, SecretExposures, Transits,
+    Closings, Collection, CommandEnds, ComputerExpiry, CronFirings, Deadlines, Hibernation, IdleClose, LostWorkers, OldDeployments,
+    OldFirings, OldReceipts, OldSignIns, PayloadExpiry, Placement, PressureHolds, Removals, Saving, SecretExposures, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)

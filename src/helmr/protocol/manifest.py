@@ -116,6 +116,12 @@ def references(manifest: Manifest) -> Iterator[ImageManifest]:
         yield from _references(template.image)
 
 
+def listings(manifest: Manifest) -> frozenset[str]:
+    """The digests of all listings that the manifest names: of its source, and of what its images copy, also those that others copy from."""
+    copied = (blob for template in manifest.templates for blob in _copied(template.image))
+    return frozenset((manifest.bundle, *manifest.blobs, *copied))
+
+
 def pinned(manifest: Manifest, digests: Mapping[str, str]) -> Manifest:
     """The manifest with each reference that has no digest yet pinned to that of `digests`, where there is one [A7]."""
     templates = (replace(template, image=_pinned(template.image, digests)) for template in manifest.templates)
@@ -134,6 +140,14 @@ def _references(image: ImageManifest) -> Iterator[ImageManifest]:
     for step in image.steps:
         if step.image is not None:
             yield from _references(step.image)
+
+
+def _copied(image: ImageManifest) -> Iterator[str]:
+    for step in image.steps:
+        if step.blob:
+            yield step.blob
+        if step.image is not None:
+            yield from _copied(step.image)
 
 
 def _pinned(image: ImageManifest, digests: Mapping[str, str]) -> ImageManifest:

@@ -325,7 +325,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """`images`: the digest that each image reference was resolved to [A7]."""
+    """`images`: the digest that each image reference was resolved to [A7]. `collected_at`: since then its files may be gone [D3]."""
 
     id: DeploymentId
     status: Literal["building", "deployed", "failed"]
@@ -335,6 +335,7 @@ class Deployment:
     agents: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     error: ErrorInfo | UnsetType = UNSET
+    collected_at: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ DEPLOYMENT_ROUTES = (
         takes="bytes",
         body_bytes=BLOB_BYTES,
         answer=StoredBlob,
-        errors=(errors.DigestMismatch, errors.StorageFull),
+        errors=(errors.DigestMismatch, errors.StorageFull, errors.BlobCollected),
     ),
     Route(
         method="GET",

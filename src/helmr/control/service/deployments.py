@@ -25,6 +25,7 @@ from helmr.objects.listing import File, read_listing
 from helmr.objects.store import BlobStore, check_digest
 from helmr.protocol import jsontext
 from helmr.protocol.errors import (
+    BlobCollected,
     BlobNotFound,
     Conflict,
     DefinitionInvalid,
@@ -36,7 +37,7 @@ from helmr.protocol.errors import (
 from helmr.protocol.handing import read_bindings
 from helmr.protocol.ids import DeploymentId, is_definition_id, is_id, new_id
 from helmr.protocol.limits import BLOB_BYTES, MIB
-from helmr.protocol.manifest import Manifest, pinned, references
+from helmr.protocol.manifest import Manifest, listings, pinned, references
 from helmr.protocol.shapes import Deployment, ErrorInfo, Page
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import WireError, from_wire, to_wire
@@ -59,19 +60,31 @@ class Deployments:
         for digest in digests:
             check_digest(digest)
         async with self._core.database.connection() as connection:
+            # In this order: what is found to be there is there to stay for a while.
+            await deployments.ask_for_blobs(connection, environment_id=principal.environment_id, digests=list(digests))
             rows = await deployments.missing_blobs(connection, environment_id=principal.environment_id, digests=list(digests))
         return [row["digest"] for row in rows]
 
     async def put_blob(self, principal: Principal, digest: str, stream: AsyncIterator[bytes]) -> bool:
-        """Store a blob, checked against its digest; whether this Environment lacked it."""
+        """Store a blob, checked against its digest; whether this Environment lacked it.
+
+        Raises `BlobCollected` when an old one of that content was collected at this very moment.
+        """
         principal.require("deployments.write")
         check_digest(digest)
         await self._blobs.put(stream, digest, limit=BLOB_BYTES)
-        size = await self._blobs.size(digest)
-        async with self._core.database.connection() as connection:
+
+        async def work(connection: Connection, effects: Effects) -> bool:
+            await deployments.lock_blob(connection, digest=digest)
+            try:
+                size = await self._blobs.size(digest)
+            except BlobNotFound:
+                raise BlobCollected() from None
             had = await deployments.has_blob(connection, environment_id=principal.environment_id, digest=digest)
             await deployments.insert_blob(connection, environment_id=principal.environment_id, digest=digest, size=size)
-        return not had
+            return not had
+
+        return await self._core.write("put_blob", work)
 
     async def publish(
         self, principal: Principal, manifest: Mapping[str, Any], promote: bool, pull: bool, idempotency_key: str | None
@@ -114,7 +127,10 @@ class Deployments:
                 )
             else:
                 deployment_id = str(row["id"])
-                if promote and row["status"] == "building":
+                await deployments.need_deployment(connection, id=deployment_id)
+                if row["collected_at"] is not None:
+                    await deployments.revive_deployment(connection, id=deployment_id, promote=promote)
+                elif promote and row["status"] == "building":
                     await deployments.want_promotion(connection, id=deployment_id)
                 elif promote:
                     await make_current(connection, principal.environment_id, deployment_id, read_manifest(row["manifest"]))
@@ -154,16 +170,19 @@ class Deployments:
         return Page(items=items, next_cursor=encode_cursor(items[-1].id) if len(rows) > limit else None)
 
     async def promote(self, principal: Principal, deployment_id: str, idempotency_key: str | None) -> Reply:
-        """Make a deployed Deployment the current one, old ones too. Sessions keep theirs."""
+        """Make a deployed Deployment the current one, old ones too unless they were collected. Sessions keep theirs."""
         principal.require("deployments.write")
         retry = retry_of(principal, "deployments.promote", deployment_id, idempotency_key, {})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
-            row = await _row(connection, principal, deployment_id)
+            await _row(connection, principal, deployment_id)
             earlier = await retry.claim(connection)
             if earlier is not None:
                 return earlier
             await identity.lock_environment(connection, id=principal.environment_id)
+            row = await _row(connection, principal, deployment_id)
+            if row["collected_at"] is not None:
+                raise Conflict("The Deployment was unneeded for so long that its files are gone.", hint="Deploy the project again.")
             if row["status"] != "deployed":
                 raise Conflict(f"The Deployment is {row['status']}; only a deployed one can be promoted.")
             await make_current(connection, principal.environment_id, deployment_id, read_manifest(row["manifest"]))
@@ -187,9 +206,7 @@ class Deployments:
 
     async def _check_blobs(self, principal: Principal, manifest: Manifest) -> None:
         """Every listing, and every blob that one names, was put by this Environment. Raises `BlobNotFound`."""
-        needed = {manifest.bundle, *manifest.blobs}
-        for template in manifest.templates:
-            needed |= {step.blob for step in template.image.steps if step.blob}
+        needed = set(listings(manifest))
         await self._require(principal, needed)
         inner: set[str] = set()
         for digest in needed:
@@ -217,6 +234,7 @@ class Deployments:
             agents=tuple(agent.id for agent in manifest.agents),
             images={image.reference: image.digest for image in references(manifest) if image.digest},
             error=error,
+            collected_at=UNSET if row["collected_at"] is None else render.time_text(row["collected_at"]),
         )
 
 

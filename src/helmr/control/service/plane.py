@@ -13,6 +13,7 @@ from helmr.control.service.agents import Agents
 from helmr.control.service.api_keys import ApiKeys
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.builds import Builds
+from helmr.control.service.collecting import DeploymentCollection
 from helmr.control.service.commands import Commands
 from helmr.control.service.computers import Computers
 from helmr.control.service.controls import Controls
@@ -147,6 +148,7 @@ class ControlPlane:
         self.builds = Builds(core, self.links, vault)
         self.commands = Commands(core)
         self.deployments = Deployments(core, manifests, blobs, self.builds)
+        self.collection = DeploymentCollection(core, blobs)
         self.blobs = Blobs(core, blobs)
         self.health = Health(database)
         self.disks, self.storage = config.disks, config.storage

@@ -110,19 +110,20 @@ from helmr.protocol.errors.conflicts import (
 )
 from helmr.protocol.errors.unavailable import (
     AdmissionUnavailable,
+    BlobCollected,
     CapacityUnavailable,
-    StorageFull,
     ComputerUnreachable,
     DatabaseUnavailable,
+    ProviderUnavailable,
     SaveUnavailable,
     SecretsUnavailable,
     ShuttingDown,
+    SignInBusy,
+    StorageFull,
     StreamBroken,
     StreamsExhausted,
-    Unavailable,
-    ProviderUnavailable,
-    SignInBusy,
     TooManyAttempts,
+    Unavailable,
 )
 from helmr.protocol.errors.authoring import (
     AskCancelled,
@@ -175,6 +176,7 @@ __all__ = [
     "AuthoringError",
     "AuthorizationPending",
     "BaseMismatch",
+    "BlobCollected",
     "BlobNotFound",
     "CapacityUnavailable",
     "CapacityWaitBlocked",

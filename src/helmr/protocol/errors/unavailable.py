@@ -52,6 +52,13 @@ class StorageFull(Unavailable):
     hint = "Repeat it when the operator has made room."
 
 
+class BlobCollected(Unavailable):
+    """An old blob of this content was collected while it was put."""
+
+    code = "blob_collected"
+    hint = "Put it again."
+
+
 class CapacityUnavailable(Unavailable):
     """No worker has room for the Computer now, or its own one is away."""
 
