@@ -10,7 +10,7 @@ Configuration, from the environment:
 | `HELMR_OBJECTS` | where saves lie: `file:///folder`, or `s3://bucket/prefix` with the usual `AWS_*` | `objects` beside `HELMR_BLOBS` |
 | `HELMR_MASTER_KEY_FILE` | what wraps the keys of saves; all control planes need the same | `master.key` beside it, made when missing |
 | `HELMR_SAVE_AFTER` | how long after a Turn has settled its Computer is saved | `30s` |
-| `HELMR_WORKER_CREDENTIAL` | credential that workers present; none is taken without it | |
+| `HELMR_WORKER_CREDENTIAL` | shared credential of workers that were not enrolled; without it enrolled ones alone are taken | |
 | `HELMR_API_KEY` | a key of `default/main` to accept, beside those in the database | one is made and shown at the first start |
 | `HELMR_POOL_SIZE` | connections to the database, beside the one that listens | `8` |
 | `HELMR_PUBLIC_URL` | where people reach the server, `https://` behind a proxy; without it browsers are served on loopback | |

@@ -153,7 +153,7 @@ async def test_pull_without_a_worker_is_refused_and_an_ordinary_deployment_waits
         registry.names = {SLIM: "one"}
         h.host.disconnect()
         async with asyncio.timeout(5):
-            while h.plane.links.any_end() is not None:
+            while h.plane.links.any_end(h.principal.environment_id) is not None:
                 await asyncio.sleep(0)
         with pytest.raises(CapacityUnavailable):
             await publish(h, published(reference(SLIM)), pull=True)

@@ -43,7 +43,7 @@ async def until_entered(host: RememberingHost, incarnation: str | None) -> None:
 
 def start_server_anew(h: House) -> None:
     """What the host has started was weighed under another start of the database's server than the present one."""
-    end = h.plane.links.any_end()
+    end = h.plane.links.any_end(h.principal.environment_id)
     assert end is not None
     end.weighed_under = datetime(2000, 1, 1, tzinfo=UTC)
 

@@ -103,10 +103,10 @@ async def test_work_that_any_host_can_do_goes_to_one_with_room_as_long_as_there_
         for full, free in ((h.host, other), (other, h.host)):
             await tell(h, free, False)
             await tell(h, full, True)
-            end = h.plane.links.any_end()
+            end = h.plane.links.any_end(h.principal.environment_id)
             assert end is not None and end.name == free.name
         await tell(h, h.host, True)
-        assert h.plane.links.any_end() is not None, "better one that is full than none"
+        assert h.plane.links.any_end(h.principal.environment_id) is not None, "better one that is full than none"
 
 
 async def test_a_session_whose_cold_computer_is_there_is_held_when_it_wants_to_start(database, tmp_path):

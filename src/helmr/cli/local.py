@@ -113,6 +113,9 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 _WORKER = {
     "list": Entry("helmr.cli.worker:list_", "List workers, with their room and their disks."),
     "get": Entry("helmr.cli.worker:get", "Show how a worker stands, and what is with it."),
+    "token": Entry("helmr.cli.worker:token", "Make a token with which one worker is enrolled."),
+    "enrol": Entry("helmr.cli.worker:enrol", "Enrol the worker of this host."),
+    "rotate": Entry("helmr.cli.worker:rotate", "Have a worker make itself a new credential."),
     "drain": Entry("helmr.cli.worker:drain", "Have a worker take nothing new."),
     "undrain": Entry("helmr.cli.worker:undrain", "Let a drained worker take what comes again."),
     "remove": Entry("helmr.cli.worker:remove", "Drain a worker and refuse it for good."),
@@ -120,9 +123,11 @@ _WORKER = {
 
 
 @click.group(cls=LazyGroup, entries=_WORKER, invoke_without_command=True)
-@click.option("--url", metavar="URL", help="The control plane [default: HELMR_API_URL].")
+@click.option("--url", metavar="URL", help="The control plane [default: where it was enrolled, else HELMR_API_URL].")
 @click.option(
-    "--credential", metavar="TEXT", help="The worker's credential [default: HELMR_WORKER_CREDENTIAL]; other users may see arguments."
+    "--credential",
+    metavar="TEXT",
+    help="The shared credential [default: what it was enrolled with, else HELMR_WORKER_CREDENTIAL]; other users may see arguments.",
 )
 @click.option(
     "--state",
@@ -161,6 +166,14 @@ _WORKER = {
     callback=duration,
     help="How long Sessions may end by themselves at SIGTERM.",
 )
+@click.option(
+    "--rotate",
+    metavar="DURATION",
+    default="30d",
+    show_default=True,
+    callback=duration,
+    help="How old a credential of its own gets before it makes itself another one.",
+)
 @click.pass_context
 def worker(
     context: click.Context,
@@ -175,6 +188,7 @@ def worker(
     cpu: float | None,
     memory: int | None,
     drain: str,
+    rotate: str,
 ) -> int:
     """Run a worker on this host, with a hostd of its own when none runs. With a command: look after the workers of a control plane.
 
@@ -211,6 +225,7 @@ def worker(
         driver=driver,
         egress_allow=egress_allow,
         egress_ca=egress_ca,
+        rotate_seconds=duration_ms(rotate) / 1000,
         worker=settings,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,7 +1,8 @@
-"""`helmr worker list|get|drain|undrain|remove`: the workers of an installation. SPEC 13, [C10]."""
+"""`helmr worker list|get|token|enrol|rotate|drain|undrain|remove`: the workers of an installation. SPEC 13, [C10]."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,9 @@ import click
 from helmr.cli.connection import connected
 from helmr.cli.inputs import idempotency_option
 from helmr.cli.terminal import Output
+from helmr.protocol.ids import WorkerId
 from helmr.protocol.unset import UNSET
+from helmr.protocol.worker_shapes import EnrolledWorker
 
 if TYPE_CHECKING:
     from helmr.client import HelmrClient, Worker, WorkerDetails
@@ -40,6 +43,96 @@ async def get(client: HelmrClient, output: Output, *, worker: str) -> None:
     """Show how WORKER (its name or id) stands, and which of the Environment's Computers are with it."""
     found = await client.workers.get(worker)
     output.answer(found, lambda: _show(output, found))
+
+
+@click.command()
+@click.option("--name", help="How the worker is called [default: it says so]; one of that name is enrolled again.")
+@click.option("--driver", type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]), help="The only driver that it may have.")
+@click.option(
+    "--serves",
+    "environments",
+    multiple=True,
+    metavar="PROJECT/ENVIRONMENT",
+    help="What it serves [default: a key's own Environment, all for a person]. Repeat it.",
+)
+@click.option("--expires-in", metavar="DURATION", help='How long the token may be used, such as "10m" [default: 1h].')
+@idempotency_option
+@connected
+async def token(
+    client: HelmrClient,
+    output: Output,
+    *,
+    name: str | None,
+    driver: str | None,
+    environments: tuple[str, ...],
+    expires_in: str | None,
+    idempotency_key: str | None,
+) -> int:
+    """Make a token with which one worker is enrolled, once: `helmr worker enrol TOKEN` on its host. It is printed this once."""
+    made = await client.workers.create_enrolment(
+        name=name, driver=driver, environments=environments or None, expires_in=expires_in, idempotency_key=idempotency_key
+    )
+    lost = made.token is UNSET
+    fields = [
+        ("token", _text(made.token)),
+        ("name", _text(made.name)),
+        ("driver", _text(made.driver)),
+        ("serves", "all" if made.environments is UNSET else " ".join(made.environments)),
+        ("expires", made.expires_at),
+    ]
+    output.answer(made, lambda: output.fields(fields))
+    if lost:
+        output.note("The answer with the token was lost: make another one.")
+    return 4 if lost else 0
+
+
+@click.command()
+@click.argument("token")
+@click.option("--url", metavar="URL", help="The control plane [default: HELMR_API_URL].")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/helmr/worker"),
+    show_default=True,
+    help="The state folder of the worker, which keeps its credential.",
+)
+@click.option("--name", help="How the worker is called, where the token doesn't say [default: the host's name].")
+@click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object.")
+def enrol(token: str, url: str | None, state: Path, name: str | None, as_json: bool) -> int:
+    """Exchange TOKEN for a credential of this host's worker, which `helmr worker` uses from then on. "-" reads it from standard input.
+
+    Run it as the worker's user. After a failure it may be repeated with the same TOKEN.
+    """
+    from helmr.cli.local import installed
+
+    installed("worker enrol")
+    import asyncio
+    import os
+    import socket
+    import sys
+
+    from helmr.host.worker.enrolment import enrol as exchange
+    from helmr.protocol.errors import ConfigurationMissing
+
+    url = url or os.environ.get("HELMR_API_URL")
+    if not url:
+        raise ConfigurationMissing("There is no control plane to enrol with.", hint="Give --url, or set HELMR_API_URL.")
+    text = sys.stdin.readline().strip() if token == "-" else token
+    made = asyncio.run(exchange(state, url, text, name=name or socket.gethostname(), driver=None))
+    output = Output(as_json=as_json)
+    told = EnrolledWorker(worker_id=WorkerId(made.worker), name=made.name)
+    output.answer(told, lambda: output.line(f"Enrolled as {made.name} ({made.worker}). Start it: helmr worker --state {state}"))
+    return 0
+
+
+@click.command()
+@click.argument("worker")
+@idempotency_option
+@connected
+async def rotate(client: HelmrClient, output: Output, *, worker: str, idempotency_key: str | None) -> None:
+    """Have the enrolled WORKER make itself a new credential, while it works. The old one is taken until the new one is used."""
+    found = await client.workers.rotate(worker, idempotency_key=idempotency_key)
+    output.answer(found, lambda: output.line(f"{found.name} makes itself a new credential."))
 
 
 @click.command()
@@ -111,6 +204,7 @@ def _show(output: Output, item: WorkerDetails) -> None:
             ("waits for", _waits(item) or None),
             ("driver", item.driver),
             ("version", _text(item.version)),
+            ("credential", item.credential + (", about to be renewed" if item.rotating else "")),
             ("serves", "all" if item.environments is UNSET else " ".join(item.environments)),
             ("cpu", cpu),
             ("memory GiB", memory),

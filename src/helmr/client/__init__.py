@@ -43,7 +43,7 @@ from helmr.protocol.shapes import (
     QuestionState,
 )
 from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
-from helmr.protocol.worker_shapes import Worker, WorkerDetails, WorkerPage
+from helmr.protocol.worker_shapes import NewWorkerEnrolment, Worker, WorkerDetails, WorkerPage
 
 __all__ = [
     "Agents",
@@ -73,6 +73,7 @@ __all__ = [
     "InterruptedTurn",
     "JsonInput",
     "NewApiKey",
+    "NewWorkerEnrolment",
     "QuestionPage",
     "QuestionReceipt",
     "QuestionState",

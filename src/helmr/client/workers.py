@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
-from helmr.protocol.worker_shapes import WorkerDetails, WorkerPage
+from helmr.protocol.worker_shapes import NewWorkerEnrolment, WorkerDetails, WorkerPage
 
 
 class Workers:
@@ -22,6 +25,37 @@ class Workers:
     async def get(self, worker: str) -> WorkerDetails:
         """How a worker stands, and which of the Environment's Computers are with it. Raises `WorkerNotFound`."""
         return read(WorkerDetails, await self._transport.call("GET", f"/v1/workers/{segment(worker)}"))
+
+    async def create_enrolment(
+        self,
+        *,
+        name: str | None = None,
+        driver: str | None = None,
+        environments: Sequence[str] | None = None,
+        expires_in: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> NewWorkerEnrolment:
+        """A token with which one worker is enrolled, once, within an hour (`expires_in`, at most "7d"), by `helmr worker enrol TOKEN`.
+
+        It serves the `environments` named as project/environment, else all that the caller manages: a key's own, all for a person. With a
+        `name` it also enrols the worker of that name again. The result has no `token` when the answer to an earlier attempt was lost: make
+        another one. Raises `Forbidden`, `InvalidValue`.
+        """
+        body: dict[str, Any] = {
+            "name": name,
+            "driver": driver,
+            "environments": environments and list(environments),
+            "expires_in": expires_in,
+        }
+        told = {key: value for key, value in body.items() if value is not None}
+        return read(NewWorkerEnrolment, await self._transport.write("/v1/workers/enrolments", told, idempotency_key))
+
+    async def rotate(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
+        """Have an enrolled worker make itself a new credential; the old one is taken until the new one is used. No Turn is cut for it.
+
+        Raises as `drain`, and `WorkerNotEnrolled`.
+        """
+        return read(WorkerDetails, await self._transport.write(f"/v1/workers/{segment(worker)}/rotate", {}, idempotency_key))
 
     async def drain(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
         """Have a worker take nothing new, and save and put to sleep what is there, until `undrain`. Returns at once: `state` tells more.

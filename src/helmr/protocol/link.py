@@ -35,6 +35,8 @@ FROM_WORKER: Final = {
     "`storage`? {total, free, pressed}: its fullest disk in bytes, and whether that is too full [C7]; "
     "`mark`?: the last one that it heard; a database that doesn't have it is of another history; `since`? as in hello, when asked "
     "for by renew",
+    "credential.offer": "`hash`: SHA-256 in hex of the credential that it will use next; answered by credential.stored. Of a worker with a "
+    "credential of its own only",
     "leave": "the worker has drained, or waited for as long as it may, and goes: its lease is over if nothing of it runs. Answered by left",
     "computer.state": "`computer`, `fence`, `state` (running, failed, gone, asleep, awake), `error`? {code, message}, with gone a `reason` "
     "(exited, stopped, destroyed, not_woken), with asleep and awake `rung` and `seconds`, with asleep what was `kept`, a `reason`? why by "
@@ -63,6 +65,8 @@ TO_WORKER: Final = {
     "renewed": "`lease_seconds`, `computers`: [computer] that are leased: hostd's watchdog freezes others at the lease's end; `mark`: to "
     "be told with the next renewal and the next hello; `waits`?, to one that drains: {turns, processes, commands, streams, computers, "
     "busy, saves: how many}, what is to end before it may go; empty when all sleeps and is saved",
+    "credential.rotate": "it is to make itself a new credential now",
+    "credential.stored": "`hash`: the new one is taken from now on, and the old one until the new one is first used",
     "left": "answers leave: the worker may go",
     "renew": "a renewal is wanted now, with what was started since the last mark: the database was away",
     "computer.start": "`computer`, `fence`, `environment`, `template` (a TemplateManifest): make or re-use it, and start it. `restore`? "

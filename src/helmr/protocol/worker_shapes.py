@@ -11,8 +11,8 @@ from helmr.protocol.shapes import Page
 from helmr.protocol.states import Residency
 from helmr.protocol.unset import UNSET, UnsetType
 
-WorkerState = Literal["connected", "draining", "drained", "away", "removing", "removed"]
-"""`drained`: it takes nothing new, and nothing runs there. `away`: its lease is over."""
+WorkerState = Literal["enrolled", "connected", "draining", "drained", "away", "removing", "removed"]
+"""`enrolled`: it has not linked yet. `drained`: it takes nothing new, and nothing runs there. `away`: its lease is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,15 @@ class WorkerDrain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """A worker of the installation. Without `environments` it serves all; a key is told of its own Environment only. For `silent_seconds`
-    it has not renewed its lease, which ends at `lease_until`."""
+    it has not renewed its lease, which ends at `lease_until`. Its `credential` is its own once it was enrolled; `rotating`: it is to make
+    itself another one."""
 
     id: WorkerId
     name: str
     state: WorkerState
     driver: str
+    credential: Literal["own", "shared"]
+    rotating: bool
     capacity: WorkerCapacity
     computers: WorkerComputers
     silent_seconds: float
@@ -96,3 +99,26 @@ class WorkerDetails(Worker):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPage(Page[Worker]):
     items: tuple[Worker, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWorkerEnrolment:
+    """A token with which one worker is enrolled, once, until `expires_at`. `token` stands in the first answer only. Without a `name` the
+    worker says one, without a `driver` it may have any, without `environments` it serves all."""
+
+    id: str
+    expires_at: str
+    token: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    driver: str | UnsetType = UNSET
+    environments: tuple[str, ...] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolledWorker:
+    """What a worker was enrolled as. Members that are absent as in the enrolment."""
+
+    worker_id: WorkerId
+    name: str
+    driver: str | UnsetType = UNSET
+    environments: tuple[str, ...] | UnsetType = UNSET

@@ -52,7 +52,7 @@ from helmr.protocol.signin_shapes import Myself
 from helmr.protocol.states import ComputerStatus, SessionStatus
 from helmr.protocol.triggers import TriggerInfo, TriggerPage
 from helmr.protocol.unset import UNSET, UnsetType
-from helmr.protocol.worker_shapes import WorkerDetails, WorkerPage
+from helmr.protocol.worker_shapes import NewWorkerEnrolment, WorkerDetails, WorkerPage
 from helmr.sdk.agent import AgentDefinition
 
 I_contra = TypeVar("I_contra", contravariant=True)
@@ -546,6 +546,28 @@ class Workers:
 
     def get(self, worker: str) -> WorkerDetails:
         """How a worker stands, and which of the Environment's Computers are with it. Raises `WorkerNotFound`."""
+
+    def create_enrolment(
+        self,
+        *,
+        name: str | None = None,
+        driver: str | None = None,
+        environments: Sequence[str] | None = None,
+        expires_in: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> NewWorkerEnrolment:
+        """A token with which one worker is enrolled, once, within an hour (`expires_in`, at most "7d"), by `helmr worker enrol TOKEN`.
+
+        It serves the `environments` named as project/environment, else all that the caller manages: a key's own, all for a person. With a
+        `name` it also enrols the worker of that name again. The result has no `token` when the answer to an earlier attempt was lost: make
+        another one. Raises `Forbidden`, `InvalidValue`.
+        """
+
+    def rotate(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
+        """Have an enrolled worker make itself a new credential; the old one is taken until the new one is used. No Turn is cut for it.
+
+        Raises as `drain`, and `WorkerNotEnrolled`.
+        """
 
     def drain(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
         """Have a worker take nothing new, and save and put to sleep what is there, until `undrain`. Returns at once: `state` tells more.

@@ -78,6 +78,8 @@ SAMPLES: dict[str, Sample] = {
     "password_form": Sample(content=b"code=code&password=right", headers=COOKIE),
     "device_form": Sample(content=b"code=BCDF-GHJK&decision=allow", headers=COOKIE),
     "sign_out_form": Sample(content=b"", headers=COOKIE),
+    "create_worker_enrolment": Sample(json={"name": "build-1", "driver": "bubblewrap", "environments": ["a/b"], "expires_in": "1h"}),
+    "enrol_worker": Sample(json={"token": "hlmr_we_x", "credential_hash": DIGEST, "name": "build-1", "driver": "bubblewrap"}),
     "remove_worker": Sample(json={"force": True}),
     "create_secret": Sample(json={"name": "TOKEN", "value": "x"}),
     "rotate_secret": Sample(json={"value": "x"}),

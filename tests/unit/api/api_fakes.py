@@ -32,12 +32,23 @@ from helmr.protocol.shapes import (
     TurnState,
 )
 from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
+from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
-from helmr.protocol.worker_shapes import Worker, WorkerCapacity, WorkerComputers, WorkerDetails, WorkerPage, WorkerStorage
+from helmr.protocol.worker_shapes import (
+    EnrolledWorker,
+    NewWorkerEnrolment,
+    Worker,
+    WorkerCapacity,
+    WorkerComputers,
+    WorkerDetails,
+    WorkerPage,
+    WorkerStorage,
+)
 
 KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
 WORKER_KEY = "hlmr_wk_test"
+SHARED_KEY = "hlmr_wk_shared"
 SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND, WORKER, API_KEY = (new_id() for _ in range(10))
 FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT, FOREIGN_COMPUTER, FOREIGN_COMMAND = (new_id() for _ in range(6))
 BLOB = b"print('hello')\n"
@@ -178,6 +189,8 @@ def worker(kind: type[Worker] = WorkerDetails) -> Any:
         name="build-1",
         state="connected",
         driver="bubblewrap",
+        credential="own",
+        rotating=False,
         capacity=WorkerCapacity(cpu=64.0, memory=1 << 34, cpu_used=1.0, memory_used=1 << 30),
         computers=WorkerComputers(running=1, sleeping=0, stopped=0),
         storage=WorkerStorage(total=100, free=50),
@@ -265,7 +278,7 @@ class World:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
             " sign_ins set_up"
-            " passwords devices browser_codes triggers blobs save_objects secrets api_keys workers health"
+            " passwords devices browser_codes triggers blobs save_objects secrets api_keys workers enrolments health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -354,7 +367,9 @@ class Operations(SignInOperations):
     @staticmethod
     async def principals_authenticate_worker(world: World, token: str) -> str:
         if token == WORKER_KEY:
-            return "worker-1"
+            return WORKER
+        if token == SHARED_KEY:
+            return "shared"
         raise errors.Unauthenticated()
 
     @staticmethod
@@ -522,7 +537,21 @@ class Operations(SignInOperations):
         known_worker(name)
         return Reply(json.dumps(to_wire(worker())).encode(), world.replay)
 
-    workers_undrain = workers_drain
+    workers_undrain = workers_rotate = workers_drain
+
+    @staticmethod
+    async def enrolments_create(world: World, principal: Any, **asked: Any) -> Reply:
+        made = NewWorkerEnrolment(id=HOLD, expires_at=TIME, environments=("a/b",), token=UNSET if world.replay else "hlmr_we_new")
+        return Reply(json.dumps(to_wire(made)).encode(), world.replay)
+
+    @staticmethod
+    async def enrolments_enrol(world: World, token: str, **asked: Any) -> EnrolledWorker:
+        return EnrolledWorker(worker_id=WorkerId(WORKER), name="build-1")
+
+    @staticmethod
+    async def enrolments_own(world: World, worker_id: str) -> EnrolledWorker:
+        assert worker_id == WORKER
+        return EnrolledWorker(worker_id=WorkerId(WORKER), name="build-1", environments=("a/b",))
 
     @staticmethod
     async def workers_remove(world: World, principal: Any, name: str, *, force: bool, idempotency_key: str | None) -> Reply:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
-from tests.unit.api.api_fakes import KEY, WORKER_KEY, World
+from tests.unit.api.api_fakes import KEY, WORKER, WORKER_KEY, World
 from tests.unit.api.api_server import Served
 
 from helmr.control.api.worker_link import WebSocketLink
@@ -84,7 +84,7 @@ async def test_messages_pass_both_ways_in_order(served: Served, ends: asyncio.Qu
         session.ws_connect(served.url + PATH, headers=HEADERS, max_msg_size=0) as worker,
     ):
         end = await ends.get()
-        assert end.worker == "worker-1"
+        assert end.worker == WORKER
         for message in messages:
             end.link.send(message)
             await worker.send_bytes(pack([message]))

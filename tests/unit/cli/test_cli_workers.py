@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ WORKER: dict[str, Any] = {
     "name": "build-1",
     "state": "connected",
     "driver": "bubblewrap",
+    "credential": "own",
+    "rotating": False,
     "capacity": {"cpu": 8.0, "memory": 16 << 30, "cpu_used": 1.5, "memory_used": 4 << 30},
     "computers": {"running": 1, "sleeping": 2, "stopped": 0},
     "storage": {"total": 10 << 30, "free": 2 << 30},
@@ -71,3 +74,29 @@ async def test_options_of_the_worker_that_runs_here_are_none_of_its_commands(hel
     assert mixed.code == 2 and "behind 'list'" in mixed.err
     typo = await helmr("worker", "lst")
     assert typo.code == 2 and "'list'" in typo.err
+
+
+async def test_a_token_is_made_and_printed_once(helmr: Helmr) -> None:
+    made = {"id": HOLD, "expires_at": TIME, "token": "hlmr_we_new", "environments": ["shop/main"], "name": "build-1"}
+    lost = {"id": HOLD, "expires_at": TIME}
+    async with scripted([Reply(made, status=201), Reply(lost, status=201), Reply(WORKER | {"rotating": True}, status=202)]) as server:
+        arguments = ("--name", "build-1", "--driver", "gvisor", "--serves", "shop/main", "--expires-in", "10m")
+        done = await helmr("worker", "token", *arguments, server=server)
+        again = await helmr("worker", "token", server=server)
+        renewed = await helmr("worker", "rotate", "build-1", server=server)
+    sent = {"name": "build-1", "driver": "gvisor", "environments": ["shop/main"], "expires_in": "10m"}
+    assert server.requests[0].json() == sent and "hlmr_we_new" in done.out and "shop/main" in done.out
+    assert again.code == 4 and "make another one" in again.err and "all" in again.out
+    assert "makes itself a new credential" in renewed.out
+
+
+async def test_a_host_is_enrolled_with_a_token_from_standard_input_and_no_api_key(helmr: Helmr, tmp_path: Path) -> None:
+    refused = problem("enrolment_refused", 403, hint="Make another one.")
+    async with scripted([Reply({"worker_id": HOLD, "name": "build-1"}), refused]) as server:
+        arguments = ("--url", server.url, "--state", str(tmp_path / "worker"))
+        done = await helmr("worker", "enrol", "hlmr_we_x", *arguments, "--json")
+        used = await helmr("worker", "enrol", "hlmr_we_x", *arguments)
+    assert done.json == {"worker_id": HOLD, "name": "build-1"} and (tmp_path / "worker" / "enrolment.json").exists()
+    assert server.requests[0].json()["token"] == "hlmr_we_x" and used.code == 1 and "enrolment_refused" in used.err
+    lost = await helmr("worker", "enrol", "hlmr_we_x", "--state", str(tmp_path))
+    assert lost.code == 2 and "--url" in lost.err

@@ -90,6 +90,8 @@ WORKER: dict[str, Any] = {
     "name": "build-1",
     "state": "connected",
     "driver": "bubblewrap",
+    "credential": "own",
+    "rotating": False,
     "capacity": {"cpu": 8.0, "memory": 16, "cpu_used": 1.0, "memory_used": 4},
     "computers": {"running": 1, "sleeping": 2, "stopped": 3},
     "environments": ["shop/main"],
@@ -150,6 +152,8 @@ ANSWERS: dict[str, Any] = {
     "list_workers": {"items": [WORKER], "next_cursor": "next"},
     "get_worker": WORKER
     | {"waits": {"unsaved": 1}, "held": [{"id": COMPUTER, "template": "repo", "residency": "running", "cpu": 1.0, "memory": 5}]},
+    "create_worker_enrolment": {"id": HOLD, "expires_at": TIME, "token": "hlmr_we_new", "environments": ["shop/main"]},
+    "rotate_worker_credential": WORKER | {"rotating": True},
     "drain_worker": WORKER | {"state": "draining", "drain": {"reason": "asked", "since": TIME, "by": {"kind": "api_key", "id": HOLD}}},
     "undrain_worker": WORKER,
     "remove_worker": WORKER | {"state": "removed", "removed_at": TIME},
@@ -176,9 +180,17 @@ ANSWERS: dict[str, Any] = {
     "promote_deployment": DEPLOYED,
     "get_capabilities": {"version": "1", "api": "v1", "features": [], "limits": {}},
 }
-NOT_THE_CLIENTS = {"get_blob", "put_save_object", "get_save_object", "get_openapi", "get_health", "get_readiness", "get_metrics"} | {
-    route.name for route in declared_routes() if route.path.startswith("/auth/")
-}
+NOT_THE_CLIENTS = {
+    "enrol_worker",
+    "get_own_worker",
+    "get_blob",
+    "put_save_object",
+    "get_save_object",
+    "get_openapi",
+    "get_health",
+    "get_readiness",
+    "get_metrics",
+} | {route.name for route in declared_routes() if route.path.startswith("/auth/")}
 """Those of browsers, workers and operators; `helmr login` asks the ones of signing in."""
 
 
@@ -249,6 +261,9 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.api_keys.revoke(HOLD)).status == "revoked"
         assert (await client.workers.list(cursor="c", limit=3)).items[0].storage.free == 2
         assert (await client.workers.get("build-1")).held[0].residency == "running"
+        made = await client.workers.create_enrolment(name="build-1", driver="gvisor", environments=["shop/main"], expires_in="10m")
+        assert made.token == "hlmr_we_new"
+        assert (await client.workers.rotate("build-1")).rotating
         assert (await client.workers.drain("build-1")).drain.reason == "asked"
         assert (await client.workers.undrain("build-1")).environments == ("shop/main",)
         assert (await client.workers.remove("build-1", force=True)).state == "removed"

@@ -117,6 +117,26 @@ class RemoveWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreateWorkerEnrolment:
+    """`environments` are named as project/environment; without, the worker serves all that the caller manages. `expires_in`: "1h"."""
+
+    name: Annotated[str, Bytes(1, 128)] | UnsetType = UNSET
+    driver: Literal["bubblewrap", "gvisor", "docker", "process"] | UnsetType = UNSET
+    environments: Annotated[tuple[Annotated[str, Bytes(3, 257)], ...], AtMost(64)] | UnsetType = UNSET
+    expires_in: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolWorker:
+    """`credential_hash` is of what the worker will present, which it keeps for itself."""
+
+    token: Annotated[str, Bytes(1, 128)]
+    credential_hash: Digest
+    name: Annotated[str, Bytes(1, 128)] | UnsetType = UNSET
+    driver: Annotated[str, Bytes(1, 32)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueueTurn:
     input: Any
 

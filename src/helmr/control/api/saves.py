@@ -9,6 +9,7 @@ from helmr.control.api.call import Call, given
 from helmr.control.api.requests import Digest, Nothing, PageQuery
 from helmr.control.api.route import Route
 from helmr.protocol import errors
+from helmr.protocol.ids import is_id
 from helmr.protocol.limits import SAVE_OBJECT_BYTES
 from helmr.protocol.saves import SavePage, SaveReceipt
 
@@ -30,14 +31,21 @@ async def list_(call: Call[PageQuery, Nothing]) -> Answer:
 
 
 async def put_object(call: Call[Nothing, Nothing]) -> Answer:
-    path = call.path
+    path = _own(call)
     await call.services.save_objects.put(path["worker_id"], path["computer_id"], path["object"], call.chunks(SAVE_OBJECT_BYTES))
     return encoded(StoredPart(object=path["object"]))
 
 
 async def get_object(call: Call[Nothing, Nothing]) -> Answer:
-    path = call.path
+    path = _own(call)
     return Opened(await call.services.save_objects.get(path["worker_id"], path["computer_id"], path["object"]))
+
+
+def _own(call: Call[Nothing, Nothing]) -> dict[str, str]:
+    """The path. Who has a credential of its own moves only what is its own; raises `Forbidden` for another worker's."""
+    if is_id(call.worker) and call.worker != call.path["worker_id"]:
+        raise errors.Forbidden("This is another worker's.")
+    return call.path
 
 
 SAVE_ROUTES = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from helmr.control.api.signin_ports import SignInServices
-from helmr.control.api.worker_ports import Workers
+from helmr.control.api.worker_ports import Enrolments, Workers
 from helmr.protocol.commands import Command, CommandLogs, CommandPage
 from helmr.protocol.errors import HelmrError
 from helmr.protocol.key_shapes import ApiKey
@@ -370,6 +370,8 @@ class Services(SignInServices, Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def api_keys(self) -> ApiKeys: ...
+    @property
+    def enrolments(self) -> Enrolments: ...
     @property
     def workers(self) -> Workers: ...
     @property

@@ -12,6 +12,7 @@ from helmr.control.api.auth_pages import AUTH_PAGE_ROUTES
 from helmr.control.api.commands import COMMAND_ROUTES
 from helmr.control.api.computers import COMPUTER_ROUTES
 from helmr.control.api.deployments import DEPLOYMENT_ROUTES
+from helmr.control.api.enrolments import ENROLMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
 from helmr.control.api.files import FILE_ROUTES
 from helmr.control.api.questions import QUESTION_ROUTES
@@ -54,6 +55,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *SECRET_ROUTES,
         *API_KEY_ROUTES,
         *TRIGGER_ROUTES,
+        *ENROLMENT_ROUTES,
         *WORKER_ROUTES,
         *WORKER_OBJECT_ROUTES,
         *AUTH_ROUTES,

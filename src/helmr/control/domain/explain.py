@@ -32,6 +32,8 @@ class Facts:
     computer_silence: str | None = None
     """Since when its supervisor has not answered (UD-15)."""
     workers_alive: int = 0
+    workers_serving: int | None = None
+    """Of those, how many serve its Environment; None: all."""
     workers_pressed: int = 0
     """Of those, how many take nothing new because their disks are full [C7]."""
     computer_worker_alive: bool = True
@@ -104,6 +106,8 @@ def explain(facts: Facts) -> tuple[str, str]:
         return "computer_failed", f"{queue}; the Computer could not be started: {facts.computer_error}"
     if facts.workers_alive == 0:
         return "no_worker", f"{queue}; no worker is connected. Start one with `helmr worker`."
+    if facts.workers_serving == 0:
+        return "not_served", f"{queue}; no worker serves this Environment: those that are connected are enrolled for others."
     if not facts.has_computer or facts.residency in ("cold", "unavailable", "hibernated"):
         size = f"{facts.wants_cpu:g} CPU and {facts.wants_memory / (1 << 20):.0f} MiB"
         full = f" The disks of {_count(facts.workers_pressed, 'worker')} are full." if facts.workers_pressed else ""

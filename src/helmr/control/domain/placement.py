@@ -18,16 +18,25 @@ class Room:
     memory: int
     cpu_used: float
     memory_used: int
+    environments: frozenset[str] | None = None
+    """Those that it serves; None: all."""
     pressed: bool = False
     """Its disks are full: nothing comes there that isn't there already [C7]."""
+
+    def serves(self, environment: str | None) -> bool:
+        """Whether Computers of the Environment may come there; None: of one that isn't asked for."""
+        return self.environments is None or environment is None or environment in self.environments
 
     def fits(self, cpu: float, memory: int) -> bool:
         return self.cpu_used + cpu <= self.cpu + 1e-6 and self.memory_used + memory <= self.memory
 
 
-def choose_worker(rooms: Iterable[Room], cpu: float, memory: int, *, base: str | None = None) -> WorkerId | None:
-    """The worker with the most memory left of those where the reservation fits; None when nothing fits. With a `base` only hosts of it."""
-    fitting = [room for room in rooms if room.fits(cpu, memory) and base in (None, room.base)]
+def choose_worker(
+    rooms: Iterable[Room], cpu: float, memory: int, *, base: str | None = None, environment: str | None = None
+) -> WorkerId | None:
+    """The worker with the most memory left of those where the reservation fits; None when nothing fits. With a `base` only hosts of it,
+    with an `environment` only those that serve it."""
+    fitting = [room for room in rooms if room.fits(cpu, memory) and base in (None, room.base) and room.serves(environment)]
     if not fitting:
         return None
     return max(fitting, key=lambda room: (room.memory - room.memory_used, room.cpu - room.cpu_used, room.worker)).worker
@@ -42,6 +51,7 @@ class Reservation:
     cpu: float
     memory: int
     base: str | None = None
+    environment: str | None = None
 
 
 def plan_room(rooms: Iterable[Room], idle: Sequence[Reservation], waiting: Iterable[Reservation]) -> list[ComputerId]:
@@ -70,6 +80,8 @@ def plan_room(rooms: Iterable[Room], idle: Sequence[Reservation], waiting: Itera
 
 
 def _may_go(wanted: Reservation, room: Room) -> bool:
+    if not room.serves(wanted.environment):
+        return False
     return (wanted.worker == room.worker if wanted.worker is not None else not room.pressed) and wanted.base in (None, room.base)
 
 

@@ -20,12 +20,14 @@ def may_remove(leaving: Leaving) -> bool:
     return not leaving.running and not leaving.unsaved
 
 
-def state_of(*, alive: bool, draining: bool, running: int, removing: bool, removed: bool) -> WorkerState:
+def state_of(*, alive: bool, draining: bool, running: int, removing: bool, removed: bool, linked: bool = True) -> WorkerState:
     """Its state's name. Whoever is removed or about to be is that, whether it answers or not."""
     if removed:
         return "removed"
     if removing:
         return "removing"
+    if not linked:
+        return "enrolled"
     if not alive:
         return "away"
     if draining:

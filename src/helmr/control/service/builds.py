@@ -28,6 +28,7 @@ from helmr.protocol.link import control
 from helmr.protocol.manifest import ImageManifest, Manifest, pinned, references
 from helmr.protocol.wire import from_wire, to_wire
 
+BATCH: Final = 100
 RESOLVE_SECONDS: Final = 300.0
 """How long a worker may take to say what some tags name."""
 
@@ -52,9 +53,10 @@ class Builds:
         """Build what is `building`, if a worker is linked here. Called after a publication, at a worker's hello, and by upkeep."""
         self._building.ask("", self._build_all)
 
-    async def resolve(self, unpinned: Sequence[str]) -> dict[str, str]:
-        """What the references name now, asked of a worker. Raises `CapacityUnavailable` without one, `ImageFailed` when it can't tell."""
-        end = self._links.any_end()
+    async def resolve(self, environment_id: str, unpinned: Sequence[str]) -> dict[str, str]:
+        """What the references name now, asked of a worker that serves the Environment. Raises `CapacityUnavailable` without one,
+        `ImageFailed` when it can't tell."""
+        end = self._links.any_end(environment_id)
         if end is None:
             raise CapacityUnavailable(
                 "No worker is here to ask what the images' tags name now.", hint="Start a worker, or deploy without --pull."
@@ -68,14 +70,16 @@ class Builds:
     # --- details ---
 
     async def _build_all(self, _: str) -> None:
+        tried: set[str] = set()
         while True:
-            end = self._links.any_end()
-            if end is None:
-                return
             async with self._core.database.connection() as connection:
-                rows = await deployments.deployments_building(connection, count=1)
-            if not rows or not await self._build(end, rows[0]):
+                rows = await deployments.deployments_building(connection, count=BATCH)
+            row = next((row for row in rows if str(row["id"]) not in tried and self._links.any_end(str(row["environment_id"]))), None)
+            end = None if row is None else self._links.any_end(str(row["environment_id"]))
+            if row is None or end is None:
                 return
+            tried.add(str(row["id"]))
+            await self._build(end, row)
 
     async def _build(self, end: WorkerEnd, row: Any) -> bool:
         """Whether the build came to an end; not when its worker went, after which another one begins it anew."""
@@ -113,7 +117,7 @@ class Builds:
         async with self._core.database.connection() as connection:
             known = await known_digests(connection, row["environment_id"], unpinned)
         missing = [reference for reference in unpinned if reference not in known]
-        found = await self.resolve(missing) if missing else {}
+        found = await self.resolve(str(row["environment_id"]), missing) if missing else {}
         for reference, digest in found.items():
             said.add(f"{reference} is {digest}")
         if pinned(manifest, known | found) == manifest:

@@ -20,7 +20,7 @@ from helmr.control.service.principals import Principal
 from helmr.control.service.promotion import check_triggers, make_current
 from helmr.control.service.reply import Reply
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import deployments, identity, secrets
+from helmr.control.store.queries import deployments, enrolments, identity, secrets
 from helmr.objects.listing import File, read_listing
 from helmr.objects.store import BlobStore, check_digest
 from helmr.protocol import jsontext
@@ -30,6 +30,7 @@ from helmr.protocol.errors import (
     Conflict,
     DefinitionInvalid,
     DeploymentNotFound,
+    Forbidden,
     InvalidValue,
     NoCurrentDeployment,
     SecretNotFound,
@@ -100,7 +101,7 @@ class Deployments:
         await self._check_blobs(principal, given)
         retry = retry_of(principal, "deployments.publish", "", idempotency_key, asked)
         unpinned = unpinned_in(given)
-        fresh = await self._builds.resolve(unpinned) if pull and unpinned else {}
+        fresh = await self._builds.resolve(principal.environment_id, unpinned) if pull and unpinned else {}
 
         async def work(connection: Connection, effects: Effects) -> tuple[Reply, str]:
             earlier = await retry.claim(connection)
@@ -246,9 +247,15 @@ class Blobs:
         self._blobs = blobs
 
     async def path(self, worker: str, environment_id: str, digest: str) -> Path:
-        """The file of a blob that the Environment has put. Raises `BlobNotFound`."""
+        """The file of a blob that the Environment has put. Raises `BlobNotFound`, and `Forbidden` to a worker that doesn't serve it."""
         check_digest(digest)
         async with self._core.database.connection() as connection:
+            if (
+                is_id(worker)
+                and is_id(environment_id)
+                and not await enrolments.serves(connection, id=worker, environment_id=environment_id)
+            ):
+                raise Forbidden("This worker does not serve that Environment.")
             if not is_id(environment_id) or not await deployments.has_blob(connection, environment_id=environment_id, digest=digest):
                 raise BlobNotFound()
         return await self._blobs.path(digest)

@@ -37,6 +37,7 @@ class Explanations:
                 "attempt": row["attempt"],
                 "holds": [_hold(hold) for hold in in_force],
                 "workers_alive": await computers.workers_alive(connection),
+                "workers_serving": await computers.workers_serving(connection, environment_id=row["environment_id"]),
                 "workers_pressed": await computers.workers_pressed(connection),
                 "unclosed_children": below[0]["unclosed"] if below else 0,
             }

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from helmr.control.service.core import Core
 from helmr.control.service.histories import Histories
 from helmr.control.service.worker_end import WorkerEnd
-from helmr.control.store.queries import computers, workers
+from helmr.control.store.pool import Connection
+from helmr.control.store.queries import computers, enrolments, workers
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS, RENEW_SECONDS
 from helmr.protocol.link import PROTOCOL, control
+
+REMOVED: Final = "This worker was removed. Its host comes back with a state folder of its own, as another worker."
+ENROLLED: Final = "A worker of that name or id is enrolled, and links with its own credential only: take another --name and --state."
+REFUSED_BOUND: Final = "This worker was removed, or its enrolment does not allow the driver {driver!r}."
 
 log = structlog.get_logger("helmr.greeting")
 
@@ -41,23 +46,38 @@ class Greeting:
         worker = said["worker"]
         calls_itself = worker["id"] if is_id(worker.get("id", "")) else new_id()
         async with self._core.database.connection() as connection:
-            if await workers.removed(connection, said=calls_itself):
-                return self._refuse(end, "This worker was removed. Its host comes back with a state folder of its own, as another worker.")
-            worker_id = await computers.upsert_worker(
-                connection,
-                id=calls_itself,
-                name=worker["name"],
-                driver=worker["driver"],
-                base=worker["base"],
-                cpu=float(worker["cpu"]),
-                memory=int(worker["memory"]),
-                control_plane=self._plane_id,
-                seconds=LEASE_SECONDS,
-            )
+            known = await self._known(connection, end, worker, calls_itself)
+            if isinstance(known, str):
+                return self._refuse(end, known)
+            worker_id, end.name = known["id"], known["name"]
+            end.serves = None if known["environments"] is None else frozenset(str(one) for one in known["environments"])
             await workers.note_hello(connection, id=worker_id, said=calls_itself, version=str(worker.get("version") or "")[:64] or None)
             if worker.get("draining"):
                 await computers.drain_worker(connection, id=worker_id)
         return str(worker_id)
+
+    async def _known(self, connection: Connection, end: WorkerEnd, worker: Mapping[str, Any], calls_itself: str) -> Any:
+        """The row of the worker that says hello, made or renewed; or why it is refused."""
+        facts = {
+            "driver": worker["driver"],
+            "base": worker["base"],
+            "cpu": float(worker["cpu"]),
+            "memory": int(worker["memory"]),
+            "control_plane": self._plane_id,
+            "seconds": LEASE_SECONDS,
+        }
+        if end.bound is not None:
+            return await enrolments.hello(connection, id=end.bound, **facts) or REFUSED_BOUND.format(driver=worker["driver"])
+        if await workers.removed(connection, said=calls_itself):
+            return REMOVED
+        mine = await computers.worker_row(connection, id=calls_itself)
+        if mine is not None and mine["enrolled"]:
+            return ENROLLED
+        if mine is not None and mine["name"] != worker["name"]:  # it has another name now
+            await workers.rename(connection, id=calls_itself, name=worker["name"])
+            mine = await computers.worker_row(connection, id=calls_itself)
+        fresh = calls_itself if mine is None or mine["name"] == worker["name"] else new_id()
+        return await computers.upsert_worker(connection, id=fresh, name=worker["name"], **facts) or ENROLLED
 
     @staticmethod
     def _refuse(end: WorkerEnd, told: str) -> None:

@@ -13,6 +13,7 @@ from helmr.control.service.draining import Draining
 from helmr.control.service.histories import Histories
 from helmr.control.service.pressure import PressureNotices
 from helmr.control.service.save_orders import SaveOrders
+from helmr.control.service.worker_credentials import WorkerCredentials
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import computers, workers
 from helmr.protocol.ids import is_id, new_id
@@ -22,13 +23,21 @@ from helmr.protocol.link import control
 
 class Leases:
     def __init__(
-        self, core: Core, histories: Histories, saving: SaveOrders, draining: Draining, pressed: PressureNotices, plane_id: str
+        self,
+        core: Core,
+        histories: Histories,
+        saving: SaveOrders,
+        draining: Draining,
+        pressed: PressureNotices,
+        credentials: WorkerCredentials,
+        plane_id: str,
     ) -> None:
         self._core = core
         self._histories = histories
         self._saving = saving
         self._draining = draining
         self._pressure = pressed
+        self._credentials = credentials
         self._plane_id = plane_id
 
     async def drains(self, end: WorkerEnd) -> None:
@@ -37,7 +46,7 @@ class Leases:
             await computers.drain_worker(connection, id=end.worker_id)
 
     async def asked(self, ends: Iterable[WorkerEnd]) -> None:
-        """Go on with the drains that somebody asked for, and refuse who was removed."""
+        """Go on with what somebody asked for: drains, new credentials; and refuse who was removed."""
         by_id = {end.worker_id: end for end in ends if end.worker_id is not None}
         async with self._core.database.connection() as connection:
             rows = await workers.asked_of(connection, ids=list(by_id))
@@ -46,9 +55,19 @@ class Leases:
             if row["removed"]:
                 end.leave("this worker was removed")
                 continue
+            if row["rotates"] and not end.rotates:
+                end.rotates = True
+                end.link.send(control("credential.rotate"))
+            if not row["drains"]:
+                continue
             end.reluctant = True
             await self._saving.drain(end)
             await self._draining.look(str(row["id"]))
+
+    async def offered(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
+        """It will use another credential of its own; whoever links with the shared one has none."""
+        if end.bound is not None and await self._credentials.offer(end.bound, str(said["hash"])):
+            end.link.send(control("credential.stored", hash=said["hash"]))
 
     async def left(self, end: WorkerEnd) -> None:
         """A drained worker goes: its lease is given back."""

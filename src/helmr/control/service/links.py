@@ -29,6 +29,7 @@ from helmr.control.service.save_orders import SaveOrders
 from helmr.control.service.session_logs import LogLine, SessionLogs
 from helmr.control.service.sleeping import Sleeping, how_slept
 from helmr.control.service.vault import Vault
+from helmr.control.service.worker_credentials import WorkerCredentials
 from helmr.control.service.worker_end import WorkerEnd
 from helmr.control.store.queries import commands, computers, processes
 from helmr.protocol.link import Link, control
@@ -42,7 +43,6 @@ _WAYS: Final = {
 }
 """What brings a Computer where its row says that it is or goes."""
 _FACTS: Final = ("code", "signal", "limit", "peak", "ended", "seconds")
-
 
 log = structlog.get_logger("helmr.links")
 
@@ -62,6 +62,7 @@ class Links:
         pressed: Pressure,
         draining: Draining,
         vault: Vault,
+        credentials: WorkerCredentials,
         *,
         plane_id: str,
         on_log: LogLine | None = None,
@@ -83,13 +84,13 @@ class Links:
         self.on_worker: Callable[[], None] = lambda: None
         """Called when a worker has said hello: what waited for one may go on."""
         self._greeting = Greeting(core, histories, plane_id)
-        self._leases = Leases(core, histories, saving, draining, PressureNotices(pressed, self.background), plane_id)
+        self._leases = Leases(core, histories, saving, draining, PressureNotices(pressed, self.background), credentials, plane_id)
         self._reconciling = Reconciling(core, work, sleeping, deletions, histories, draining, self)
         dispatcher.move_computer = self.move_computer
 
     def open(self, worker: str, link: Link) -> WorkerEnd:
-        """Take over one end of a worker's new link."""
-        return WorkerEnd(self, link)
+        """Take over one end of a worker's new link. `worker` is an id where it may be that one only."""
+        return WorkerEnd(self, link, worker)
 
     async def stop(self) -> None:
         for end in list(self._ends.values()):
@@ -106,9 +107,10 @@ class Links:
         for end in self._ends.values():
             end.link.send(control("renew"))
 
-    def any_end(self) -> WorkerEnd | None:
-        """Some live worker, for work that any can do: one that is not about to go and has room, where there is such."""
-        return min((end for end in self._ends.values() if not end.closed), key=lambda end: end.reluctant, default=None)
+    def any_end(self, environment_id: str) -> WorkerEnd | None:
+        """Some live worker that serves the Environment: one that is not about to go and has room, where there is such."""
+        ends = (end for end in self._ends.values() if not end.closed and (end.serves is None or environment_id in end.serves))
+        return min(ends, key=lambda end: end.reluctant, default=None)
 
     def poke(self) -> None:
         """Look for what this control plane's workers should be told: lost notices, other planes' placements (I6)."""
@@ -116,7 +118,7 @@ class Links:
             self._poking.ask(worker_id, self._look)
 
     async def drain_asked(self) -> None:
-        """Go on with the drains of this control plane's workers that somebody asked for."""
+        """Go on with what somebody asked of this control plane's workers."""
         await self._leases.asked(list(self._ends.values()))
 
     async def move_computer(self, computer_id: str) -> None:
@@ -153,6 +155,8 @@ class Links:
             await self._entered(end)
         elif kind == "renew":
             await self._leases.renew(end, said)
+        elif kind == "credential.offer":
+            await self._leases.offered(end, said)
         elif kind == "leave":
             await self._leases.left(end)
         elif kind == "computer.state":
@@ -194,12 +198,12 @@ class Links:
             return
         old = self._ends.get(worker_id)
         if old is not None and old is not end and old.said_id != worker["id"]:
-            end.leave(f"a worker named {worker['name']!r} is connected already: give this one another name")
+            end.leave(f"a worker named {end.name!r} is connected already: give this one another name")
             return
         if old is not None and old is not end:
             self.ended(old)
             old.link.close("the worker said hello on another link")
-        end.worker_id, end.said_id, end.name = worker_id, worker["id"], worker["name"]
+        end.worker_id, end.said_id = worker_id, worker["id"]
         self._ends[worker_id] = end
         log.info("worker connected", worker=end.name, driver=worker["driver"])
         if self._greeting.welcome(end, said):
@@ -337,8 +341,6 @@ class Links:
             end.link.send(control("session.forget", computer=seat.computer_id, channel=channel))
 
         self.dispatcher.exited(seat, channel, work)
-
-    # --- placing ------------------------------------------------------------------------------------------------------------
 
     async def _session_of(self, computer_id: str, channel: int) -> str | None:
         async with self._core.database.connection() as connection:

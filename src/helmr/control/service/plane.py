@@ -23,6 +23,7 @@ from helmr.control.service.deletions import Deletions
 from helmr.control.service.deployments import Blobs, Deployments
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.draining import Draining
+from helmr.control.service.enrolments import Enrolments
 from helmr.control.service.events import Events
 from helmr.control.service.explaining import Explanations
 from helmr.control.service.exposures import Exposures
@@ -53,6 +54,7 @@ from helmr.control.service.starting import Starting
 from helmr.control.service.triggers import Triggers
 from helmr.control.service.turns import Turns
 from helmr.control.service.vault import Vault
+from helmr.control.service.worker_credentials import WorkerCredentials
 from helmr.control.service.workers import Workers
 from helmr.control.store.flush import PostgresFlush
 from helmr.control.store.pool import Database
@@ -96,7 +98,8 @@ class ControlPlane:
         self.hub = Hub()
         core = self._core = Core(database, self._batcher, self.hub, origin=self.origin)
         manifests = Manifests()
-        self.principals = Principals(database, worker_token=config.worker_token)
+        credentials = WorkerCredentials(database)
+        self.principals = Principals(database, worker_token=config.worker_token, workers=credentials)
         self.api_keys = ApiKeys(core, self.principals)
         self.ways = Ways(database, cost=config.password_cost)
         self.sign_ins, self.passwords, self.set_up = self.ways.sign_ins, self.ways.passwords, self.ways.set_up
@@ -116,6 +119,7 @@ class ControlPlane:
         self.saves = Saves(core, keyring, after_seconds=config.save_after_seconds)
         draining = Draining(core, self.saves)
         self.workers = Workers(core, draining)
+        self.enrolments = Enrolments(core)
         self.save_objects = SaveObjects(core, config.objects)
         restoring = Restoring(core, self.saves)
         self.sleeping = Sleeping(core, manifests, self.saves)
@@ -142,6 +146,7 @@ class ControlPlane:
             self.pressure,
             draining,
             vault,
+            credentials,
             plane_id=self.id,
             on_log=on_log,
         )

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from helmr.control.domain.roles import permissions_by_role
+from helmr.control.service.worker_credentials import SHARED, WorkerCredentials
 from helmr.control.store.pool import Connection, Database
 from helmr.control.store.queries import identity
 from helmr.protocol.errors import EnvironmentNotFound, EnvironmentRequired, Forbidden, HelmrError, Unauthenticated
@@ -135,8 +136,9 @@ class Principals:
     Without the latter, all who wait when that second is over would ask the database at once for the same row.
     """
 
-    def __init__(self, database: Database, *, worker_token: str | None) -> None:
+    def __init__(self, database: Database, *, worker_token: str | None, workers: WorkerCredentials | None = None) -> None:
         self._database = database
+        self._workers = workers or WorkerCredentials(database)
         self._worker_token = worker_token
         self._seen: dict[bytes, tuple[float, Principal]] = {}
         self._looking: dict[bytes, _LookUp] = {}
@@ -218,11 +220,11 @@ class Principals:
         self._seen.clear()
 
     async def authenticate_worker(self, token: str) -> str:
-        """The name under which a worker link was authorised. Raises `Unauthenticated`."""
+        """The id of the worker whose credential this is, or `SHARED`. Raises `Unauthenticated`, and `DatabaseUnavailable`."""
         expected = self._worker_token
-        if expected is None or not hmac.compare_digest(token.encode(), expected.encode()):
-            raise Unauthenticated("The worker credential is unknown.", hint="Set the same HELMR_WORKER_CREDENTIAL on both sides.")
-        return "shared"
+        if expected is not None and hmac.compare_digest(token.encode(), expected.encode()):
+            return SHARED
+        return await self._workers.worker_of(token)
 
 
 async def principal_of_user(connection: Connection, user_id: str, environment_id: str) -> Principal:

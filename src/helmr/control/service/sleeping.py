@@ -166,20 +166,9 @@ class Sleeping:
     async def make_room(self) -> int:
         """Send to sleep what must give way to those that wait for room, longest idle first; how many those are [C10]."""
         async with self._core.database.connection() as connection:
-            rooms = [
-                Room(
-                    worker=WorkerId(str(row["id"])),
-                    base=row["base"],
-                    cpu=row["cpu"],
-                    memory=row["memory"],
-                    cpu_used=row["cpu_used"],
-                    memory_used=row["memory_used"],
-                    pressed=row["pressed"],
-                )
-                for row in await computers.rooms(connection, soon=True)
-            ]
+            rooms = [room_of(row) for row in await computers.rooms(connection, soon=True)]
             idle = [_reservation(row) for row in await computers.idle_computers(connection, count=CANDIDATES)]
-            waiting = [_reservation(row, row["base"]) for row in await computers.waiting_for_room(connection)]
+            waiting = [_reservation(row, row["base"], str(row["environment_id"])) for row in await computers.waiting_for_room(connection)]
         chosen = plan_room(rooms, idle, waiting)
         return sum([await self.begin(computer_id) for computer_id in chosen])
 
@@ -244,9 +233,24 @@ def wants_awake(row: Any) -> bool:
     return row["process"] == "ending" or (row["status"] != "closed" and not row["held"] and row["claimed_turn"] + 1 < row["next_turn"])
 
 
-def _reservation(row: Any, base: str | None = None) -> Reservation:
+def room_of(row: Any) -> Room:
+    """Of a row of `rooms`."""
+    return Room(
+        worker=WorkerId(str(row["id"])),
+        base=row["base"],
+        cpu=row["cpu"],
+        memory=row["memory"],
+        cpu_used=row["cpu_used"],
+        memory_used=row["memory_used"],
+        environments=None if row["environments"] is None else frozenset(str(one) for one in row["environments"]),
+        pressed=row["pressed"],
+    )
+
+
+def _reservation(row: Any, base: str | None = None, environment: str | None = None) -> Reservation:
     worker = None if row["worker_id"] is None else WorkerId(str(row["worker_id"]))
-    return Reservation(computer=ComputerId(str(row["id"])), worker=worker, cpu=row["cpu"], memory=row["memory"], base=base)
+    computer = ComputerId(str(row["id"]))
+    return Reservation(computer=computer, worker=worker, cpu=row["cpu"], memory=row["memory"], base=base, environment=environment)
 
 
 async def _tell(connection: Connection, effects: Effects, members: Any, kind: str, data: bytes) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from helmr.control.domain.placement import Room, choose_worker
+from helmr.control.domain.placement import choose_worker
 from helmr.control.service.core import Effects
 from helmr.control.service.restoring import Restoring
-from helmr.control.service.sleeping import Sleeping
+from helmr.control.service.sleeping import Sleeping, room_of
 from helmr.control.service.vault import Vault
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, processes, secrets
@@ -57,25 +57,16 @@ class Starting:
         return worker is not None and worker["alive"]
 
     async def room(self, connection: Connection, computer: Any, *, elsewhere: bool = False) -> Any:
-        """The worker that takes it: its own host when it has been somewhere, else the one with the most room [C10]. With `elsewhere` any
-        host but its own; one made `from_host()` needs a host of the same base."""
+        """The worker that takes it, of those that serve its Environment: its own host when it has been somewhere, else the one with the
+        most room [C10]. With `elsewhere` any host but its own; one made `from_host()` needs a host of the same base."""
         await computers.lock_placement(connection)
         rows = await computers.rooms(connection, soon=False)
-        rooms = [
-            Room(
-                worker=row["id"],
-                base=row["base"],
-                cpu=row["cpu"],
-                memory=row["memory"],
-                cpu_used=row["cpu_used"],
-                memory_used=row["memory_used"],
-            )
-            for row in rows
-            if not row["pressed"] or row["id"] == computer["worker_id"]
-        ]
+        rooms = [room_of(row) for row in rows if not row["pressed"] or row["id"] == computer["worker_id"]]
         if computer["worker_id"] is not None:
-            rooms = [room for room in rooms if (room.worker == computer["worker_id"]) is not elsewhere]
-        return choose_worker(rooms, computer["cpu"], computer["memory"], base=base_of(computer))
+            rooms = [room for room in rooms if (room.worker == str(computer["worker_id"])) is not elsewhere]
+        return choose_worker(
+            rooms, computer["cpu"], computer["memory"], base=base_of(computer), environment=str(computer["environment_id"])
+        )
 
 
 def base_of(computer: Any) -> str | None:

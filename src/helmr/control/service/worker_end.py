@@ -14,6 +14,7 @@ from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.guests import Seat
 from helmr.protocol import jsontext
 from helmr.protocol.errors import DatabaseUnavailable, HelmrError
+from helmr.protocol.ids import is_id
 from helmr.protocol.link import CONTROL, Link, split
 
 _AWAY_SECONDS: Final = 0.25
@@ -35,7 +36,7 @@ class Switchboard(Protocol):
 class WorkerEnd:
     """One link's end (`LinkEnd`): its worker, and its Computers by slot."""
 
-    def __init__(self, links: Switchboard, link: Link) -> None:
+    def __init__(self, links: Switchboard, link: Link, authorised: str) -> None:
         self.link = link
         self.worker_id: str | None = None
         self.said_id = ""
@@ -61,6 +62,12 @@ class WorkerEnd:
         """It drains, or its disks are full: it gets nothing that another one can do [C7]."""
         self.builds: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         """Who waits for what an image build says."""
+        self.bound = authorised if is_id(authorised) else None
+        """The id of the only worker that it may be: who links with a credential of its own is nobody else. None: with the shared one."""
+        self.serves: frozenset[str] | None = None
+        """The Environments that it serves; None: all."""
+        self.rotates = False
+        """It was told on this link to make itself a new credential."""
         self.remembers = False
         """Whether its host knows histories, and tells what it has started [I11]."""
         self.weighed_under: datetime | None = None

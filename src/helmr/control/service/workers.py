@@ -17,9 +17,9 @@ from helmr.control.service.draining import Draining
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, workers
+from helmr.control.store.queries import computers, enrolments, workers
 from helmr.protocol import jsontext
-from helmr.protocol.errors import Forbidden, WorkerNotFound, WorkerRemoved
+from helmr.protocol.errors import Forbidden, WorkerNotEnrolled, WorkerNotFound, WorkerRemoved
 from helmr.protocol.ids import ComputerId, WorkerId, is_id
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
@@ -101,13 +101,27 @@ class Workers:
 
         return await self._change(principal, worker, "remove", {"force": force}, idempotency_key, change, again=True)
 
+    async def rotate(self, principal: Principal, worker: str, idempotency_key: str | None) -> Reply:
+        """Have an enrolled worker make itself a new credential, over its link; the old one is taken until the new one is used.
+
+        Raises as `drain`, and `WorkerNotEnrolled`.
+        """
+
+        async def change(connection: Connection, effects: Effects, row: Any) -> None:
+            if not row["enrolled"]:
+                raise WorkerNotEnrolled()
+            await enrolments.ask_rotation(connection, id=row["id"])
+
+        return await self._change(principal, worker, "rotate", {}, idempotency_key, change)
+
     async def finish_removals(self) -> bool:
         """Remove the workers that are to go and hold nothing any more; whether there may be more of them.
 
-        What never ran on a removed one may go anywhere from then on.
+        What never ran on a removed one may go anywhere from then on. Tokens that ended long ago are forgotten.
         """
         async with self._core.database.connection() as connection:
             await workers.release(connection)
+            await enrolments.old_enrolments(connection)
             rows = await workers.leaving(connection, count=BATCH)
         for row in rows:
             await self._finish(row["id"])
@@ -207,8 +221,11 @@ def _members(row: Any) -> dict[str, Any]:
             running=row["running"],
             removing=row["remove_asked_at"] is not None,
             removed=row["removed_at"] is not None,
+            linked=row["control_plane"] is not None,
         ),
         "driver": row["driver"],
+        "credential": "own" if row["enrolled"] else "shared",
+        "rotating": row["rotate_asked_at"] is not None,
         "capacity": WorkerCapacity(cpu=row["cpu"], memory=row["memory"], cpu_used=row["cpu_used"], memory_used=row["memory_used"]),
         "computers": WorkerComputers(running=row["running"], sleeping=row["sleeping"], stopped=row["stopped"]),
         "silent_seconds": round(max(0.0, row["silent_seconds"]), 3),

@@ -12,6 +12,7 @@ import aiohttp
 import structlog
 
 from helmr.host.worker import caches
+from helmr.host.worker.credential import Credential, authorization
 from helmr.objects import FolderStore
 from helmr.objects.store import CHUNK
 from helmr.protocol.errors import BlobNotFound, ConnectionFailed, DigestMismatch
@@ -31,10 +32,10 @@ class HttpBlobs:
     Each Environment has a cache of its own: who names another one's digest gets an answer only if its own Environment has the blob too.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, credential: str, cache: Path) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, credential: Credential, cache: Path) -> None:
         self._session = session
         self._url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {credential}"}
+        self._credential = credential
         self._cache = cache
         self._stores: dict[str, FolderStore] = {}
 
@@ -64,7 +65,7 @@ class HttpBlobs:
         async with self._session.get(
             f"{self._url}/v1/blobs/{digest}",
             params={"environment": environment},
-            headers=self._headers,
+            headers=authorization(self._credential),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=IDLE_SECONDS, sock_read=IDLE_SECONDS),
         ) as response:
             if response.status == 404:

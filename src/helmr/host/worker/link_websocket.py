@@ -13,6 +13,7 @@ from typing import Final
 import aiohttp
 import structlog
 
+from helmr.host.worker.credential import Credential, authorization
 from helmr.host.worker.flow import LOW_WATER, MESSAGE_BYTES, OVERFLOW_BYTES
 from helmr.host.worker.ports import LinkUnavailable, WorkerEnd
 from helmr.protocol.link import Link, pack, take, unpack
@@ -29,10 +30,10 @@ HEARTBEAT_SECONDS: Final = 15.0
 class WebSocketLinks:
     """Opens links with a worker credential, and owns their tasks until `stop`."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, credential: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, credential: Credential) -> None:
         self._session = session
         self._url = link_url(url)
-        self._headers = {"Authorization": f"Bearer {credential}"}
+        self._credential = credential
         self._links: dict[asyncio.Task[None], WebSocketLink] = {}
 
     async def connect(self, end: WorkerEnd) -> Link:
@@ -41,7 +42,7 @@ class WebSocketLinks:
             async with asyncio.timeout(CONNECT_SECONDS):
                 socket = await self._session.ws_connect(
                     self._url,
-                    headers=self._headers,
+                    headers=authorization(self._credential),
                     max_msg_size=MESSAGE_BYTES,
                     heartbeat=HEARTBEAT_SECONDS,
                     compress=0,

@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,8 @@ import aiohttp
 
 from helmr.host.worker.blobs import HttpBlobs
 from helmr.host.worker.config import WorkerConfig
+from helmr.host.worker.credential import ROTATE_SECONDS, Credential, OwnCredential
+from helmr.host.worker.enrolment import load
 from helmr.host.worker.hostd_process import DriverName, HostdProcess
 from helmr.host.worker.link_websocket import WebSocketLinks
 from helmr.host.worker.save_store import HttpSaveStore
@@ -31,7 +33,7 @@ URL_VARIABLE: Final = "HELMR_API_URL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProcessConfig:
-    """What `helmr worker` is told. `url` and `credential` come from the environment when they are None."""
+    """What `helmr worker` is told. `url` and `credential` come from its enrolment when they are None, else from the environment."""
 
     state: Path
     url: str | None = None
@@ -44,6 +46,8 @@ class WorkerProcessConfig:
     """For a hostd that is started here: inside addresses that Templates may choose [C4]."""
     egress_ca: Path | None = None
     """For a hostd that is started here: by what it verifies the origins of protected Secrets [X1]; None: the system's authorities."""
+    rotate_seconds: float = ROTATE_SECONDS
+    """How old a credential of its own gets before it makes itself another one."""
     worker: WorkerConfig | None = None
     """The rest; its `state` wins over the one above."""
 
@@ -53,21 +57,26 @@ async def run_worker(config: WorkerProcessConfig) -> None:
 
     Raises `ConfigurationMissing` without an address or a credential, `SetupError` when no hostd can be had.
     """
-    url = config.url or os.environ.get(URL_VARIABLE)
+    enrolment = None if config.credential else await asyncio.to_thread(load, config.state)
+    url = config.url or (enrolment.url if enrolment is not None else os.environ.get(URL_VARIABLE))
     credential = config.credential or os.environ.get(CREDENTIAL_VARIABLE)
-    if not url or not credential:
+    if not url or not (credential or enrolment is not None):
         raise ConfigurationMissing(
             "A worker needs the control plane's address and a worker credential.",
-            hint=f"Give --url and --credential, or set {URL_VARIABLE} and {CREDENTIAL_VARIABLE}.",
+            hint=f"Enrol it with `helmr worker enrol`, or give --url and --credential, or set {URL_VARIABLE} and {CREDENTIAL_VARIABLE}.",
         )
     hostd = HostdProcess(config.hostd_state or config.state / "hostd", config.driver, config.egress_allow, config.egress_ca)
     await hostd.ensure()
     settings = config.worker or WorkerConfig(state=config.state)
     async with aiohttp.ClientSession() as session:
-        links = WebSocketLinks(session, url, credential)
-        blobs = HttpBlobs(session, url, credential, settings.cache / "blobs")
-        saves = HttpSaveStore(session, url, credential, lambda: worker.id)
-        worker = Worker(settings, hostd=hostd.connect, links=links.connect, blobs=blobs, saves=saves)
+        own = None
+        if enrolment is not None:
+            own = OwnCredential(config.state, replace(enrolment, url=url), session, every=config.rotate_seconds)
+        present: Credential = own or str(credential)
+        links = WebSocketLinks(session, url, present)
+        blobs = HttpBlobs(session, url, present, settings.cache / "blobs")
+        saves = HttpSaveStore(session, url, present, lambda: worker.id)
+        worker = Worker(settings, hostd=hostd.connect, links=links.connect, blobs=blobs, saves=saves, credential=own)
         await worker.start()
         gc.collect()
         gc.freeze()  # What is there by now stays: the collector need not look at it again and again.

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import aiohttp
 import structlog
 
+from helmr.host.worker.credential import Credential, authorization
 from helmr.objects.store import CHUNK
 from helmr.protocol import jsontext
 from helmr.protocol.errors import ConnectionFailed, ContentInvalid, Forbidden, ObjectNotFound, SaveDamaged, StorageFull
@@ -26,10 +27,10 @@ _logger = structlog.get_logger("helmr.worker.saves")
 class HttpSaveStore:
     """A `SaveStore` over `PUT` and `GET /v1/workers/{worker}/objects/{computer}/{name}`; `worker` gives the id of the welcome."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, credential: str, worker: Callable[[], str]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, credential: Credential, worker: Callable[[], str]) -> None:
         self._session = session
         self._url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {credential}"}
+        self._credential = credential
         self._worker = worker
         self._patience = aiohttp.ClientTimeout(total=None, sock_connect=IDLE_SECONDS, sock_read=IDLE_SECONDS)
 
@@ -66,7 +67,7 @@ class HttpSaveStore:
         return f"{self._url}/v1/workers/{self._worker()}/objects/{computer}/{name}"
 
     def _options(self) -> dict[str, Any]:
-        return {"headers": self._headers, "timeout": self._patience}
+        return {"headers": authorization(self._credential), "timeout": self._patience}
 
 
 async def _check(response: aiohttp.ClientResponse, name: str) -> None:

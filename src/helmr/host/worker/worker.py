@@ -16,6 +16,7 @@ from helmr.host.worker.bundles import Bundles
 from helmr.host.worker.computer import Computer
 from helmr.host.worker.config import CORES_FACTOR, MEMORY_SHARE, WorkerConfig
 from helmr.host.worker.conversation import Conversation, LinkLost
+from helmr.host.worker.credential import OwnCredential
 from helmr.host.worker.draining import Drain, Say, no_word
 from helmr.host.worker.failure import logger
 from helmr.host.worker.gate import HostdGate
@@ -40,8 +41,18 @@ REFUSED_SECONDS: Final = 5.0
 class Worker:
     """A Service: `start`, then `stop`, both idempotent. Stopping never ends a Computer."""
 
-    def __init__(self, config: WorkerConfig, *, hostd: HostdConnect, links: LinkFactory, blobs: BlobSource, saves: SaveStore) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        *,
+        hostd: HostdConnect,
+        links: LinkFactory,
+        blobs: BlobSource,
+        saves: SaveStore,
+        credential: OwnCredential | None = None,
+    ) -> None:
         self._config = config
+        self._credential = credential
         self._links = links
         self.gate = HostdGate(hostd, self._notice)
         self.uplink = Uplink()
@@ -160,6 +171,9 @@ class Worker:
                 self._named(message).scopes.kill(int(message["channel"]), str(message.get("reason", "")))
             case "session.forget":
                 self._named(message).scopes.forget(int(message["channel"]))
+            case "credential.rotate" | "credential.stored":
+                if self._credential is not None:
+                    self._credential.handle(kind, message)
             case "left":
                 self._drain.left()
             case "image.build":
@@ -203,6 +217,8 @@ class Worker:
                 self._group = group
                 group.create_task(self.gate.run(self._hostd_connected), name="hostd")
                 group.create_task(self.storage.run(), name="storage")
+                if self._credential is not None:
+                    group.create_task(self._credential.run(self.uplink.tell), name="credential")
                 await self._keep_link()
         finally:
             self._group = None

@@ -42,6 +42,7 @@ from helmr.protocol.errors.access import (
     AccessDenied,
     AuthorizationPending,
     DeviceCodeExpired,
+    EnrolmentRefused,
     Forbidden,
     OriginRefused,
     ProviderRefused,
@@ -106,6 +107,8 @@ from helmr.protocol.errors.conflicts import (
     SignInNotOffered,
     TurnNotRunning,
     TurnStopping,
+    WorkerExists,
+    WorkerNotEnrolled,
     WorkerRemoved,
 )
 from helmr.protocol.errors.unavailable import (
@@ -204,6 +207,7 @@ __all__ = [
     "DeploymentNotFound",
     "DeviceCodeExpired",
     "DigestMismatch",
+    "EnrolmentRefused",
     "EnvironmentNotFound",
     "EnvironmentRequired",
     "FolderUnusable",
@@ -295,6 +299,8 @@ __all__ = [
     "UnknownField",
     "UnreadableAnswer",
     "UserCodeUnknown",
+    "WorkerExists",
+    "WorkerNotEnrolled",
     "WorkerNotFound",
     "WorkerRemoved",
     "by_code",

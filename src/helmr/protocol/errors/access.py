@@ -16,6 +16,13 @@ class Unauthenticated(Unauthorized):
     hint = 'Send "Authorization: Bearer hlmr_sk_...".'
 
 
+class EnrolmentRefused(Unauthorized):
+    """The enrolment token is unknown, expired or used."""
+
+    code, status = "enrolment_refused", 403
+    hint = "Make another one with `helmr worker token`. If nobody here has used it, somebody else has: remove the worker that came of it."
+
+
 class Forbidden(Unauthorized):
     """The credential does not permit this."""
 

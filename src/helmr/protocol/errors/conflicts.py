@@ -71,6 +71,20 @@ class WorkerRemoved(Conflict):
     hint = "Its host comes back as another worker: `helmr worker enrol`."
 
 
+class WorkerExists(Conflict):
+    """There is a worker of that name already."""
+
+    code = "worker_exists"
+    hint = "Take another name, or make a token that names this worker: it is enrolled again then."
+
+
+class WorkerNotEnrolled(Conflict):
+    """This worker links with the shared credential, which is no worker's own."""
+
+    code = "worker_not_enrolled"
+    hint = "Enrol it: `helmr worker token --name NAME`, and `helmr worker enrol` on its host."
+
+
 class MessageClosed(Conflict):
     """The Turn takes no messages now: it is not running, has no message handler, or is settling."""
 

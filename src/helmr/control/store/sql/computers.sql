@@ -35,7 +35,7 @@ SELECT * FROM computers WHERE worker_id = :worker_id AND status <> 'deleted' ORD
 
 -- name: rooms(soon)
 -- Live workers, with what is reserved of them by Computers that are neither cold nor hibernated; `soon`: nor on their way to that.
-SELECT w.id, w.base, w.cpu, w.memory, w.pressed_since IS NOT NULL AS pressed, coalesce(sum(c.cpu), 0)::float AS cpu_used, coalesce(sum(c.memory), 0)::bigint AS memory_used
+SELECT w.id, w.base, w.cpu, w.memory, w.environments, w.pressed_since IS NOT NULL AS pressed, coalesce(sum(c.cpu), 0)::float AS cpu_used, coalesce(sum(c.memory), 0)::bigint AS memory_used
 FROM workers w LEFT JOIN computers c
     ON c.worker_id = w.id AND c.status <> 'deleted'
         AND (c.residency IN ('starting', 'running', 'waking', 'restoring') OR (c.residency = 'hibernating' AND NOT :soon))
@@ -46,14 +46,16 @@ GROUP BY w.id;
 -- Placements are decided one at a time, so that two never take the same room.
 SELECT pg_advisory_xact_lock(1212501069, 1);
 
--- name: upsert_worker(id, name, driver, base, cpu, memory, control_plane, seconds)$
+-- name: upsert_worker(id, name, driver, base, cpu, memory, control_plane, seconds)^
+-- A worker with the shared credential. No row when the name is an enrolled one's.
 INSERT INTO workers (id, name, driver, base, cpu, memory, control_plane, lease_until)
 VALUES (:id, :name, :driver, :base, :cpu, :memory, :control_plane, clock_timestamp() + :seconds * interval '1 second')
 ON CONFLICT (name) DO UPDATE
 SET driver = excluded.driver, base = excluded.base, cpu = excluded.cpu, memory = excluded.memory, control_plane = excluded.control_plane,
     lease_until = excluded.lease_until, seen_at = clock_timestamp(), draining = workers.drain_asked_at IS NOT NULL,
     draining_since = CASE WHEN workers.drain_asked_at IS NOT NULL THEN workers.draining_since END
-RETURNING id;
+WHERE NOT workers.enrolled
+RETURNING id, name, environments;
 
 -- name: renew_worker(id, control_plane, seconds, mark, heard, total, free, pressed)^
 -- `known`: whether this database has the mark that the worker heard last [I11]. The new one is among the latest eight from now on.
@@ -90,6 +92,11 @@ SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id F
 
 -- name: workers_alive()$
 SELECT count(*) FROM workers WHERE lease_until > clock_timestamp() AND removed_at IS NULL;
+
+-- name: workers_serving(environment_id)$
+-- Of those how many serve the Environment.
+SELECT count(*) FROM workers WHERE lease_until > clock_timestamp() AND removed_at IS NULL
+    AND (environments IS NULL OR :environment_id = ANY (environments));
 
 -- name: worker_row(id)^
 SELECT *, lease_until > clock_timestamp() AS alive FROM workers WHERE id = :id;
@@ -197,8 +204,8 @@ ORDER BY 5 LIMIT :count;
 -- name: waiting_for_room()
 -- Computers that Sessions, Commands or streams wait for and that take no room yet: first come first served in an Environment, round robin between them [C10].
 -- One that is to be restored may go anywhere that has its base [C5].
-SELECT id, worker_id, cpu, memory, base FROM (
-    SELECT c.id, c.cpu, c.memory, min(w.created_at) AS since,
+SELECT id, worker_id, environment_id, cpu, memory, base FROM (
+    SELECT c.id, c.environment_id, c.cpu, c.memory, min(w.created_at) AS since,
         CASE WHEN c.residency <> 'unavailable' OR c.save_id IS NULL THEN c.worker_id END AS worker_id,
         CASE WHEN convert_from(c.template, 'UTF8')::jsonb -> 'image' ->> 'base' = 'host' THEN c.base END AS base,
         row_number() OVER (PARTITION BY c.environment_id ORDER BY min(w.created_at)) AS place

@@ -220,11 +220,19 @@ ON CONFLICT DO NOTHING;
 
 -- name: may_put(computer_id, worker_id)$
 -- Whether the worker is taking a save of this Computer now.
-SELECT EXISTS (SELECT FROM saves WHERE computer_id = :computer_id AND worker_id = :worker_id AND state = 'taking');
+SELECT EXISTS (
+    SELECT FROM saves v JOIN computers c ON c.id = v.computer_id JOIN workers w ON w.id = v.worker_id
+    WHERE v.computer_id = :computer_id AND v.worker_id = :worker_id AND v.state = 'taking'
+        AND (w.environments IS NULL OR c.environment_id = ANY (w.environments))
+);
 
 -- name: may_get(computer_id, worker_id)$
 -- Whether the worker has the Computer, and may need its save.
-SELECT EXISTS (SELECT FROM computers WHERE id = :computer_id AND worker_id = :worker_id AND status = 'available');
+SELECT EXISTS (
+    SELECT FROM computers c JOIN workers w ON w.id = c.worker_id
+    WHERE c.id = :computer_id AND c.worker_id = :worker_id AND c.status = 'available'
+        AND (w.environments IS NULL OR c.environment_id = ANY (w.environments))
+);
 
 -- name: collect_all_soon()!
 -- Room is needed: whatever waits to be looked at is looked at now [C7].

@@ -39,8 +39,9 @@ UPDATE workers SET draining = false, drain_asked_at = NULL, drain_asked_by = NUL
 UPDATE workers SET remove_asked_at = coalesce(remove_asked_at, clock_timestamp()) WHERE id = :id;
 
 -- name: asked_of(ids)
--- Of these workers those that are to drain, or were removed.
-SELECT id, removed_at IS NOT NULL AS removed FROM workers WHERE id = ANY (:ids::uuid[]) AND (drain_asked_at IS NOT NULL OR removed_at IS NOT NULL);
+-- Of these workers those that are to drain or to make themselves a new credential, or were removed.
+SELECT id, removed_at IS NOT NULL AS removed, drain_asked_at IS NOT NULL AS drains, rotate_asked_at IS NOT NULL AS rotates FROM workers
+WHERE id = ANY (:ids::uuid[]) AND (drain_asked_at IS NOT NULL OR removed_at IS NOT NULL OR rotate_asked_at IS NOT NULL);
 
 -- name: leaving(count)
 -- Workers that are to be removed.
@@ -77,3 +78,6 @@ SELECT EXISTS (SELECT FROM workers WHERE (id = :said OR said_id = :said) AND rem
 
 -- name: note_hello(id, said, version)!
 UPDATE workers SET said_id = :said, version = :version WHERE id = :id;
+
+-- name: rename(id, name)!
+UPDATE workers w SET name = :name WHERE id = :id AND NOT EXISTS (SELECT FROM workers o WHERE o.name = :name);
