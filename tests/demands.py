@@ -22,7 +22,7 @@ TESTED: Final = tuple(
         *(71, 72, 73, 74, 75),  # triggers
         *(84, 85, 87, 88),  # PostgreSQL
         *(89, 91),  # idempotency
-        *(94,),  # Deployments
+        *(93, 94),  # Deployments
         *(95, 97, 98),  # safety
         *(100, 101, 102, 103),  # CLI, SDK, native agents
     )
@@ -33,7 +33,6 @@ LATER: Final = {
     **dict.fromkeys(("UD-67", "UD-68", "UD-69"), "Slack"),
     **dict.fromkeys(("UD-77", "UD-78", "UD-79", "UD-81"), "delegation by Runtime MCP"),
     "UD-82": "the scenarios with notices dropped, behind a pooler",
-    "UD-93": "hibernation and recovery across promotions",
 }
 """What no test has to answer for yet, and what it waits for. A test may be marked with one of them already."""
 

@@ -16,17 +16,24 @@ from helmr.cli.terminal import Output
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Let the project carry this git repository's history for its Agent.",
 )
+@click.option(
+    "--template",
+    type=click.Choice(("reviewer", "text", "schema", "question", "scheduled", "team")),
+    default="reviewer",
+    show_default=True,
+    help="What kind of Agent the project begins with.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object.")
-def init(path: Path, repository: Path | None, as_json: bool) -> None:
+def init(path: Path, repository: Path | None, template: str, as_json: bool) -> None:
     """Write a project that runs into PATH; nothing is overwritten."""
     from helmr.publish import scaffold
 
     output = Output(as_json=as_json)
-    files = scaffold.init(path, repository=repository)
+    files = scaffold.init(path, template=template, repository=repository)
 
     def show() -> None:
         for file in files:
             output.line(str(path / file))
 
-    output.answer({"path": str(path.resolve()), "files": list(files)}, show)
+    output.answer({"path": str(path.resolve()), "template": template, "files": list(files)}, show)
     output.note(f"Next: helmr dev {path}")

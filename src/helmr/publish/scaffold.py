@@ -8,20 +8,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pathspec
+
 from helmr.protocol.errors import PublishError
-from helmr.publish.bundle import ignored, walk
+from helmr.publish.bundle import walk
+
+REVIEWER: Final = "reviewer"
+TEMPLATES: Final = {
+    REVIEWER: "reviews a git repository, with a typed verdict",
+    "text": "takes text and answers with text",
+    "schema": "takes and gives objects of a known form",
+    "question": "asks a person before it acts",
+    "scheduled": "starts by itself",
+    "team": "two Agents, one of which may start the other",
+}
+"""What `helmr init` can write, each with what its Agent does."""
 
 BUNDLE: Final = "repo/repo.bundle"
 _GIT_SECONDS: Final = 300
+_UNWRITTEN: Final = pathspec.GitIgnoreSpec.from_lines(["*.bundle"])
 
 
-def init(folder: Path, *, repository: Path | None = None) -> tuple[str, ...]:
-    """Write the example project `reviewer` into `folder`, which is made when missing; returns the files written, sorted.
+def init(folder: Path, *, template: str = REVIEWER, repository: Path | None = None) -> tuple[str, ...]:
+    """Write the project that `TEMPLATES` has by the name into `folder`, which is made when missing; returns the files written, sorted.
 
-    With `repository`, the project carries that git repository's history for its Agent to review. Nothing is overwritten: raises
+    With `repository`, a reviewer's project carries that git repository's history for its Agent to review. Nothing is overwritten: raises
     `PublishError` naming the first file in the way, or what git said.
     """
-    origin = example()
+    if repository is not None and template != REVIEWER:
+        raise PublishError(f"The template {template!r} carries no repository.", hint=f"The template {REVIEWER!r} does.")
+    origin = example(template)
     files = sorted(_content(origin))
     for relative in files:
         if (folder / relative).exists():
@@ -49,16 +65,21 @@ def carry(folder: Path, repository: Path) -> None:
         raise PublishError(f"git can't bundle {repository}: {done.stderr.strip()[-500:]}")
 
 
-def example() -> Path:
-    """The example's folder: in the package, or beside the source in a checkout."""
+def example(template: str = REVIEWER) -> Path:
+    """The folder of a template: in the package, or beside the source in a checkout."""
     here = Path(__file__).resolve()
-    for place in (here.with_name("starter"), here.parents[3] / "examples" / "reviewer"):
+    examples = here.parents[3] / "examples"
+    if template == REVIEWER:
+        places = (here.with_name("starter"), examples / REVIEWER)
+    else:
+        places = (here.with_name("templates") / template, examples / "templates" / template)
+    for place in places:
         if (place / "pyproject.toml").is_file():
             return place
     raise PublishError("This installation of helmr has no example project.", hint="Install it again.")
 
 
 def _content(origin: Path) -> Iterator[str]:
-    for relative, path in walk(origin, ignored(origin, ("*.bundle",))):
+    for relative, path in walk(origin, _UNWRITTEN):
         if path.is_file():
             yield relative

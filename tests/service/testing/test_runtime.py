@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.service.testing.agents import busy, computer, deployer, dozer, echo, plain, quitter, sleeper, stubborn, waiter, writer
 
-from helmr import UNSET, AgentContext, HelmrClient, Turn, agent, text
+from helmr import UNSET, AgentContext, AgentDefinition, HelmrClient, Turn, agent, text
 from helmr.testing import Gate, RuntimeFactory, RuntimeProblem, SyncRuntimeFactory
 
 pytestmark = pytest.mark.anyio
@@ -440,3 +440,42 @@ async def test_a_trigger_fires_when_the_clock_gets_there(helmr_runtime: RuntimeF
         await runtime.clock.advance("30m")
         shown = await runtime.client.triggers.get("reporter", "each-minute")
         assert shown.last_firing is not UNSET and shown.last_firing.missed == shown.missed >= 28
+
+
+@pytest.mark.ud("UD-93")
+async def test_a_session_answers_with_its_own_deployment_s_code_whatever_is_promoted(
+    helmr_runtime: RuntimeFactory,
+) -> None:
+    """[D3]: promoted over between Turns, while its Computer sleeps, while a lost process is brought back; new Sessions take the new."""
+
+    def speaker(version: str) -> AgentDefinition[Any, Any]:
+        @agent(id="speaker", template=computer, hibernate_after_idle="1h", close_after_idle="never")
+        async def speak(turn: Turn, ctx: AgentContext) -> str:
+            return version
+
+        return speak
+
+    async with helmr_runtime(speaker("1")) as runtime:
+        made = await runtime.client.sessions.create(agent="speaker", input=HELLO)
+        assert made.turn is not None and (await made.turn.wait()).result == "1"
+
+        async def answer() -> Any:
+            return (await (await made.session.enqueue(HELLO)).wait()).result
+
+        await runtime.deploy(speaker("2"))
+        assert await answer() == "1", "between Turns"
+        await runtime.clock.advance("2h")
+        await runtime.event(made, "computer.hibernated")
+        await runtime.deploy(speaker("3"))
+        assert await answer() == "1", "woken"
+        await runtime.lose(made)
+        await runtime.event(made, "session.process_failed")
+        await runtime.deploy(speaker("4"))
+        await runtime.kill()
+        await runtime.clock.advance("1m")
+        assert await answer() == "1", "reconstructed"
+        new = await runtime.client.sessions.create(agent="speaker", input=HELLO)
+        assert new.turn is not None and (await new.turn.wait()).result == "4"
+        assert (await runtime.client.sessions.get(made.session.id)).deployment_id != (
+            await runtime.client.sessions.get(new.session.id)
+        ).deployment_id
