@@ -78,6 +78,14 @@ _KEY = {
     "revoke": Entry("helmr.cli.key:revoke", "Have an API key taken no more."),
 }
 
+_MEMBER = {
+    "list": Entry("helmr.cli.member:list_", "List members."),
+    "get": Entry("helmr.cli.member:get", "Show a member."),
+    "add": Entry("helmr.cli.member:add", "Add a member."),
+    "change": Entry("helmr.cli.member:change", "Give a member another role, or shut them out."),
+    "remove": Entry("helmr.cli.member:remove", "Remove a member."),
+}
+
 _SECRET = {
     "list": Entry("helmr.cli.secret:list_", "List Secrets."),
     "get": Entry("helmr.cli.secret:get", "Show a Secret's versions, and where it is bound."),
@@ -106,6 +114,7 @@ _ROOT = {
     "computer": Entry("helmr.cli.main:computer", "What Sessions run on."),
     "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
     "key": Entry("helmr.cli.main:key", "API keys: what programs may."),
+    "member": Entry("helmr.cli.main:member", "People: who may come in, and what they may."),
     "secret": Entry("helmr.cli.main:secret", "Values that Computers get and nobody can read."),
     "trigger": Entry("helmr.cli.main:trigger", "When Agents start by themselves."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
@@ -123,6 +132,7 @@ agent = LazyGroup("agent", entries=_AGENT, help="What a Deployment publishes.")
 question = LazyGroup("question", entries=_QUESTION, help="What Sessions ask people.")
 computer = LazyGroup("computer", entries=_COMPUTER, help="What Sessions run on.")
 key = LazyGroup("key", entries=_KEY, help="API keys: what programs may.")
+member = LazyGroup("member", entries=_MEMBER, help="People: who may come in, and what they may.")
 secret = LazyGroup("secret", entries=_SECRET, help="Values that Computers get and nobody can read.")
 server = LazyGroup("server", entries=_SERVER, help="Look after a control plane's installation.")
 deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")

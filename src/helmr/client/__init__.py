@@ -9,6 +9,7 @@ from helmr.client.computers import Computers
 from helmr.client.contract import JsonInput
 from helmr.client.deployments import Deployments
 from helmr.client.event_stream import EventStream
+from helmr.client.members import Members
 from helmr.client.outcome import (
     CancelledTurn,
     CompletedTurn,
@@ -72,6 +73,7 @@ __all__ = [
     "HelmrClient",
     "InterruptedTurn",
     "JsonInput",
+    "Members",
     "NewApiKey",
     "NewWorkerEnrolment",
     "QuestionPage",

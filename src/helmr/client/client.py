@@ -10,6 +10,7 @@ from helmr.client.commands import Commands
 from helmr.client.computers import Computers
 from helmr.client.configuration import resolve
 from helmr.client.deployments import Deployments
+from helmr.client.members import Members
 from helmr.client.questions import Questions
 from helmr.client.reading import read
 from helmr.client.retry import RetryPolicy
@@ -54,6 +55,7 @@ class HelmrClient:
         self.deployments = Deployments(self._transport)
         self.secrets = Secrets(self._transport)
         self.api_keys = ApiKeys(self._transport)
+        self.members = Members(self._transport)
         self.triggers = Triggers(self._transport)
         self.workers = Workers(self._transport)
 

@@ -8,6 +8,7 @@ from helmr.client.api_keys import ApiKeys
 from helmr.client.asks import StatusFilter
 from helmr.client.client import DEFAULT_RETRY
 from helmr.client.commands import CommandOutput
+from helmr.client.members import Members
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
 from helmr.client.secrets import Secrets
@@ -303,6 +304,7 @@ class HelmrClient:
     deployments: Deployments
     secrets: Secrets
     api_keys: ApiKeys
+    members: Members
     triggers: Triggers
     workers: Workers
 

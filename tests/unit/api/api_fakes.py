@@ -17,6 +17,7 @@ from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
 from helmr.protocol.ids import ApiKeyId, ComputerId, SaveId, SecretId, WorkerId, is_definition_id, is_id, new_id
 from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
+from helmr.protocol.member_shapes import Member, MemberPage, NewMember
 from helmr.protocol.saves import Save
 from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretHolder, SecretVersion
 from helmr.protocol.shapes import (
@@ -31,6 +32,7 @@ from helmr.protocol.shapes import (
     Session,
     TurnState,
 )
+from helmr.protocol.signin_shapes import PasswordLink
 from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
@@ -49,7 +51,7 @@ KEY = "hlmr_sk_test"
 READER_KEY = "hlmr_sk_nothing"
 WORKER_KEY = "hlmr_wk_test"
 SHARED_KEY = "hlmr_wk_shared"
-SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND, WORKER, API_KEY = (new_id() for _ in range(10))
+SESSION, TURN, QUESTION, DEPLOYMENT, HOLD, ENVIRONMENT, COMPUTER, COMMAND, WORKER, API_KEY, MEMBER = (new_id() for _ in range(11))
 FOREIGN_SESSION, FOREIGN_TURN, FOREIGN_QUESTION, FOREIGN_DEPLOYMENT, FOREIGN_COMPUTER, FOREIGN_COMMAND = (new_id() for _ in range(6))
 BLOB = b"print('hello')\n"
 DIGEST = hashlib.sha256(BLOB).hexdigest()
@@ -174,6 +176,15 @@ def secret(name: str = "TOKEN") -> Secret:
     return Secret(id=SecretId(HOLD), name=name, version=1, created_at=TIME, created_by={"kind": "api_key", "id": SESSION})
 
 
+def member() -> Member:
+    return Member(id=MEMBER, email="ada@example.com", name="Ada", role="developer", created_at=TIME, ways=("password",))
+
+
+def known_member(member_id: str) -> None:
+    if member_id != MEMBER:
+        raise errors.MemberNotFound()
+
+
 def api_key() -> ApiKey:
     return ApiKey(id=ApiKeyId(API_KEY), name="ci", permissions=("sessions.read",), status="active", ends="abcd", created_at=TIME)
 
@@ -278,7 +289,7 @@ class World:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
             " sign_ins set_up"
-            " passwords devices browser_codes triggers blobs save_objects secrets api_keys workers enrolments health"
+            " passwords devices browser_codes triggers blobs save_objects secrets api_keys members workers enrolments health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -498,6 +509,30 @@ class Operations(SignInOperations):
     async def secrets_revoke(world: World, principal: Any, name: str, key: str | None) -> Reply:
         known_secret(name)
         return Reply(json.dumps(to_wire(secret())).encode(), world.replay)
+
+    @staticmethod
+    async def members_list(world: World, person: Any, cursor: str | None, limit: int) -> MemberPage:
+        return MemberPage(items=(member(),), next_cursor="next")
+
+    @staticmethod
+    async def members_get(world: World, person: Any, member_id: str) -> Member:
+        known_member(member_id)
+        return member()
+
+    @staticmethod
+    async def members_add(world: World, person: Any, *, link_at: Any, **asked: Any) -> Reply:
+        link = UNSET if world.replay else PasswordLink(url=link_at("a code"), expires_in=86400)
+        return Reply(json.dumps(to_wire(NewMember(member=member(), password_link=link))).encode(), world.replay)
+
+    @staticmethod
+    async def members_change(world: World, person: Any, member_id: str, **asked: Any) -> Reply:
+        known_member(member_id)
+        return Reply(json.dumps(to_wire(member())).encode(), world.replay)
+
+    @staticmethod
+    async def members_remove(world: World, person: Any, member_id: str, **asked: Any) -> Reply:
+        known_member(member_id)
+        return Reply(json.dumps(to_wire(member())).encode(), world.replay)
 
     @staticmethod
     async def api_keys_create(world: World, principal: Any, **asked: Any) -> Reply:

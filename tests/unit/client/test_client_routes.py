@@ -76,6 +76,14 @@ SECRET: dict[str, Any] = {
     "created_by": {"kind": "api_key", "id": HOLD},
     "rotated_at": TIME,
 }
+MEMBER: dict[str, Any] = {
+    "id": HOLD,
+    "email": "ada@example.com",
+    "name": "Ada",
+    "role": "developer",
+    "created_at": TIME,
+    "ways": ["password"],
+}
 API_KEY: dict[str, Any] = {
     "id": HOLD,
     "name": "ci",
@@ -149,6 +157,11 @@ ANSWERS: dict[str, Any] = {
     "get_api_key": API_KEY | {"replaced_by": SESSION},
     "rotate_api_key": {"key": API_KEY},
     "revoke_api_key": API_KEY | {"status": "revoked", "revoked_at": TIME},
+    "list_members": {"items": [MEMBER], "next_cursor": "next"},
+    "get_member": MEMBER | {"last_seen_at": TIME},
+    "add_member": {"member": MEMBER, "password_link": {"url": "https://helmr.example.com/auth/password-link?code=c", "expires_in": 86400}},
+    "change_member": MEMBER | {"disabled_at": TIME},
+    "remove_member": MEMBER,
     "list_workers": {"items": [WORKER], "next_cursor": "next"},
     "get_worker": WORKER
     | {"waits": {"unsaved": 1}, "held": [{"id": COMPUTER, "template": "repo", "residency": "running", "cpu": 1.0, "memory": 5}]},
@@ -259,6 +272,11 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.api_keys.get(HOLD)).replaced_by == SESSION
         assert (await client.api_keys.rotate(HOLD, overlap="1h")).token is UNSET
         assert (await client.api_keys.revoke(HOLD)).status == "revoked"
+        assert (await client.members.list(cursor="c", limit=3)).items[0].ways == ("password",)
+        assert (await client.members.get(HOLD)).last_seen_at == TIME
+        assert (await client.members.add("ada@example.com", name="Ada", role="developer")).password_link.expires_in == 86400
+        assert (await client.members.change(HOLD, name="Ada", role="viewer", disabled=True)).disabled_at == TIME
+        assert (await client.members.remove(HOLD)).email == "ada@example.com"
         assert (await client.workers.list(cursor="c", limit=3)).items[0].storage.free == 2
         assert (await client.workers.get("build-1")).held[0].residency == "running"
         made = await client.workers.create_enrolment(name="build-1", driver="gvisor", environments=["shop/main"], expires_in="10m")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from helmr.control.api.constraints import Bytes
+from helmr.protocol.signin_shapes import Role
+from helmr.protocol.unset import UNSET, UnsetType
 
 Email = Annotated[str, Bytes(1, 320)]
 Password = Annotated[str, Bytes(1, 4096)]
@@ -47,6 +49,22 @@ class SetPassword:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakePasswordLink:
     email: Email
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddMember:
+    email: Email
+    name: Annotated[str, Bytes(1, 128)]
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeMember:
+    """What is omitted stays as it is. A `disabled` member can't come in, and all their sign-ins have ended."""
+
+    name: Annotated[str, Bytes(1, 128)] | UnsetType = UNSET
+    role: Role | UnsetType = UNSET
+    disabled: bool | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from helmr.control.service.principals import Principal
+    from helmr.control.service.reply import Reply
     from helmr.control.service.signin.devices import Asked, Asking
     from helmr.control.service.signin.people import Person
     from helmr.control.service.signin.sign_ins import SignedIn
+    from helmr.protocol.member_shapes import Member, MemberPage
+    from helmr.protocol.signin_shapes import Role
 
 
 class Principals(Protocol):
@@ -63,6 +68,34 @@ class Devices(Protocol):
     async def take(self, device_code: str, *, address: str) -> SignedIn: ...
 
 
+class Members(Protocol):
+    async def list(self, person: Person, cursor: str | None, limit: int) -> MemberPage: ...
+    async def get(self, person: Person, member_id: str) -> Member: ...
+    async def add(
+        self,
+        person: Person,
+        *,
+        email: str,
+        name: str,
+        role: Role,
+        link_at: Callable[[str], str],
+        address: str,
+        idempotency_key: str | None,
+    ) -> Reply: ...
+    async def change(
+        self,
+        person: Person,
+        member_id: str,
+        *,
+        name: str | None,
+        role: Role | None,
+        disabled: bool | None,
+        address: str,
+        idempotency_key: str | None,
+    ) -> Reply: ...
+    async def remove(self, person: Person, member_id: str, *, address: str, idempotency_key: str | None) -> Reply: ...
+
+
 class SignInServices(Protocol):
     """The ports above, as the API has them."""
 
@@ -78,3 +111,5 @@ class SignInServices(Protocol):
     def devices(self) -> Devices: ...
     @property
     def browser_codes(self) -> BrowserCodes: ...
+    @property
+    def members(self) -> Members: ...

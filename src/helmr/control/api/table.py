@@ -15,6 +15,7 @@ from helmr.control.api.deployments import DEPLOYMENT_ROUTES
 from helmr.control.api.enrolments import ENROLMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
 from helmr.control.api.files import FILE_ROUTES
+from helmr.control.api.members import MEMBER_ROUTES
 from helmr.control.api.questions import QUESTION_ROUTES
 from helmr.control.api.route import Route
 from helmr.control.api.saves import SAVE_ROUTES, WORKER_OBJECT_ROUTES
@@ -58,6 +59,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *ENROLMENT_ROUTES,
         *WORKER_ROUTES,
         *WORKER_OBJECT_ROUTES,
+        *MEMBER_ROUTES,
         *AUTH_ROUTES,
         *AUTH_PAGE_ROUTES,
         *system_routes(describe, metrics),

@@ -34,6 +34,7 @@ from helmr.control.service.hub import Hub
 from helmr.control.service.keyring import Keyring
 from helmr.control.service.links import Links
 from helmr.control.service.manifests import Manifests
+from helmr.control.service.members import Members
 from helmr.control.service.pressure import Pressure
 from helmr.control.service.principals import Principals
 from helmr.control.service.processes import Processes
@@ -101,6 +102,7 @@ class ControlPlane:
         credentials = WorkerCredentials(database)
         self.principals = Principals(database, worker_token=config.worker_token, workers=credentials)
         self.api_keys = ApiKeys(core, self.principals)
+        self.members = Members(core, self.principals)
         self.ways = Ways(database, cost=config.password_cost)
         self.sign_ins, self.passwords, self.set_up = self.ways.sign_ins, self.ways.passwords, self.ways.set_up
         self.devices, self.browser_codes = self.ways.devices, self.ways.browser_codes

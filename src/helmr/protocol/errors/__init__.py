@@ -77,6 +77,8 @@ from helmr.protocol.errors.missing import (
 )
 from helmr.protocol.errors.conflicts import (
     ApiKeyEnded,
+    LastOwner,
+    MemberExists,
     BaseMismatch,
     CapacityWaitBlocked,
     ChannelUnavailable,
@@ -224,11 +226,13 @@ __all__ = [
     "InvalidCursor",
     "InvalidRequest",
     "InvalidValue",
+    "LastOwner",
     "ListingInvalid",
     "Malformed",
     "MasterKeyMismatch",
     "MasterKeyUnusable",
     "McpPolicyError",
+    "MemberExists",
     "MemberNotFound",
     "MessageClosed",
     "MessageHandlerRegistered",

@@ -57,6 +57,20 @@ class TurnStopping(Conflict):
     code = "turn_stopping"
 
 
+class MemberExists(Conflict):
+    """There is a member with this address already."""
+
+    code = "member_exists"
+    hint = "`helmr member list` shows it; `helmr member change` changes its role."
+
+
+class LastOwner(Conflict):
+    """Nobody would own the installation then."""
+
+    code = "last_owner"
+    hint = "Make somebody else an owner first."
+
+
 class ApiKeyEnded(Conflict):
     """The API key is revoked, expired, or replaced already."""
 

@@ -5,8 +5,9 @@ A wrong password, an unknown account, one without a password and a disabled one 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
+from helmr.control.domain.members import MANAGES
 from helmr.control.domain.signin import LINK_SECONDS, OF_ADDRESS, normal_email
 from helmr.control.service.signin.attempts import Attempts, address_hash, give_back
 from helmr.control.service.signin.hashing import PasswordHashes
@@ -16,12 +17,6 @@ from helmr.control.service.signin.tokens import digest, new_token
 from helmr.control.store.pool import Connection, Database
 from helmr.control.store.queries import signin
 from helmr.protocol.errors import CodeInvalid, Forbidden, MemberNotFound, SignInRefused
-
-MAKES_LINKS_FOR: Final = {
-    "owner": frozenset({"viewer", "developer", "admin", "owner"}),
-    "admin": frozenset({"viewer", "developer", "admin"}),
-}
-"""Whoever has a link can become that person, so nobody makes one for a higher role."""
 
 
 class Passwords:
@@ -76,14 +71,14 @@ class Passwords:
 
         Raises `Forbidden` for who may not, `MemberNotFound`.
         """
-        if maker.role not in MAKES_LINKS_FOR:
+        if not MANAGES[maker.role]:
             raise Forbidden("Only admins and owners make links for passwords.", permission="members.manage")
 
         async def work(connection: Connection) -> str:
             row = await signin.user_by_email(connection, email=normal_email(email))
             if row is None:
                 raise MemberNotFound()
-            if row["role"] not in MAKES_LINKS_FOR[maker.role]:
+            if row["role"] not in MANAGES[maker.role]:  # Whoever has a link can become that person.
                 raise Forbidden("Only owners make links for owners.", permission="members.manage")
             await note(connection, "password_link_made", user_id=maker.id, address=address, about=row["email"])
             return await new_link(connection, str(row["id"]))
