@@ -138,6 +138,11 @@ _WORKER = {
 )
 @click.option("--hostd-state", type=click.Path(path_type=Path, file_okay=False), help="The folder of a hostd [default: STATE/hostd].")
 @click.option(
+    "--hostd-socket",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where a `helmr hostd` of another user listens [default: one of this user is started].",
+)
+@click.option(
     "--driver",
     type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]),
     default="bubblewrap",
@@ -181,6 +186,7 @@ def worker(
     credential: str | None,
     state: Path,
     hostd_state: Path | None,
+    hostd_socket: Path | None,
     driver: Literal["bubblewrap", "gvisor", "docker", "process"],
     egress_allow: tuple[str, ...],
     egress_ca: Path | None,
@@ -222,6 +228,7 @@ def worker(
         url=url,
         credential=credential,
         hostd_state=hostd_state,
+        hostd_socket=hostd_socket,
         driver=driver,
         egress_allow=egress_allow,
         egress_ca=egress_ca,

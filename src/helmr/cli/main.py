@@ -120,6 +120,7 @@ _ROOT = {
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
     "server": Entry("helmr.cli.main:server", "Look after a control plane's installation."),
     "worker": Entry("helmr.cli.local:worker", "Run a worker on this host, or look after those that there are."),
+    "hostd": Entry("helmr.cli.hostd:hostd", "Run the host daemon apart from its worker."),
     "login": Entry("helmr.cli.login:login", "Sign in at a server."),
     "logout": Entry("helmr.cli.login:logout", "Sign out, and forget the server."),
     "whoami": Entry("helmr.cli.login:whoami", "Show which server is used, and as whom."),

@@ -20,7 +20,7 @@ from helmr.host.hostd.histories import Histories
 from helmr.host.hostd.leftovers import Leftovers
 from helmr.host.hostd.methods import Methods
 from helmr.host.hostd.records import Record, damaged, load_all
-from helmr.host.hostd.rpc import Connection, peer_of
+from helmr.host.hostd.rpc import Connection, groups_of, peer_of
 from helmr.host.hostd.runsocket import bind_short
 from helmr.host.hostd.saving import Saves, end_savers
 from helmr.host.hostd.watchdog import Watchdog
@@ -59,6 +59,10 @@ class HostdConfig:
     driver: DriverName = "bubblewrap"
     worker_uid: int | None = None
     """The unprivileged user whose worker may connect; None: hostd's own user."""
+    worker_gid: int | None = None
+    """A group whose members may connect, too: each of them may do all that a worker may."""
+    socket: Path | None = None
+    """Where it listens; None: `hostd.sock` in the state folder, which another user can't reach."""
     exemptions: tuple[Exemption, ...] = ()
     """The operator's exceptions for the networks of Computers and build steps [C4]."""
     store: Path | None = None
@@ -105,7 +109,7 @@ class Hostd:
             self._swept = await self.driver.sweep([record.spec for record in load_all(state / "computers")])
             self._probes = asyncio.ensure_future(self.driver.probe())
             await self._adopt()
-            self._listen(state / "hostd.sock")
+            self._listen(self._socket)
         except BaseException:
             await self.stop()
             raise
@@ -119,7 +123,7 @@ class Hostd:
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
-            (self.config.state / "hostd.sock").unlink(missing_ok=True)
+            self._socket.unlink(missing_ok=True)
             self._listener = None
         tasks = {*self._tasks, *([self._probes] if self._probes is not None else [])}
         for task in tasks:
@@ -175,13 +179,24 @@ class Hostd:
         for name in self.watchdog.current():
             await self._renew(name)  # a hostd that was killed may have been holding it still
 
+    @property
+    def _socket(self) -> Path:
+        return self.config.socket or self.config.state / "hostd.sock"
+
     def _listen(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        uid, gid = self.config.worker_uid, self.config.worker_gid
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        bind_short(listener, path)
-        path.chmod(0o600)
-        if self.config.worker_uid is not None:
-            os.chown(path, self.config.worker_uid, -1)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            bind_short(listener, path)
+            path.chmod(0o600)
+            if uid is not None or gid is not None:
+                os.chown(path, -1 if uid is None else uid, -1 if gid is None else gid)
+                path.chmod(0o600 if gid is None else 0o660)
+        except OSError as error:
+            listener.close()
+            raise SetupError(f"hostd can't listen at {path}: {error.strerror}.") from error
         listener.listen(64)
         listener.setblocking(False)
         self._listener = listener
@@ -194,7 +209,8 @@ class Hostd:
         except (BlockingIOError, ConnectionError):
             return
         uid = peer_of(stream).uid
-        if uid not in {0, os.geteuid(), self.config.worker_uid}:
+        gid = self.config.worker_gid
+        if uid not in {0, os.geteuid(), self.config.worker_uid} and (gid is None or gid not in groups_of(stream)):
             _log.warning("connection.refused", uid=uid)
             stream.close()
             return

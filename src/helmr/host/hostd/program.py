@@ -27,6 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, required=True, help="state folder, made when missing; one hostd each")
     parser.add_argument("--driver", choices=("bubblewrap", "gvisor", "docker", "process"), default="bubblewrap")
     parser.add_argument("--worker-uid", type=int, default=None, help="the user whose worker may connect, beside hostd's own and root")
+    parser.add_argument("--worker-gid", type=int, default=None, help="a group whose members may connect as well")
+    parser.add_argument("--socket", type=Path, default=None, help="where to listen, in the place of STATE/hostd.sock")
     parser.add_argument(
         "--egress-allow", action="append", default=[], metavar="NAME|CIDR:PORT", help="an inside address that Templates may choose"
     )
@@ -44,7 +46,15 @@ def main(arguments: list[str] | None = None) -> int:
         store: Path | None = given.egress_ca
         if store is not None:
             upstream_context(store)  # it can be read, or hostd says so now
-        config = HostdConfig(state=state, driver=given.driver, worker_uid=given.worker_uid, exemptions=exemptions, store=store)
+        config = HostdConfig(
+            state=state,
+            driver=given.driver,
+            worker_uid=given.worker_uid,
+            worker_gid=given.worker_gid,
+            socket=given.socket.absolute() if given.socket is not None else None,
+            exemptions=exemptions,
+            store=store,
+        )
         return asyncio.run(_serve(config))
     except HelmrError as error:
         print(f"hostd: {error}", file=sys.stderr)

@@ -21,6 +21,9 @@ QUEUE_BYTES: Final = 8 << 20
 """Unsent bytes above which a client that doesn't read is cut off."""
 
 
+_PEERGROUPS: Final = 59
+"""`SO_PEERGROUPS`, which Python has no name for."""
+
 _log = structlog.get_logger("helmr.hostd.rpc")
 
 
@@ -34,6 +37,16 @@ def peer_of(connection: socket.socket) -> Peer:
     """Who is at the other end, as the kernel noted it when the connection was made."""
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Peer(pid, uid)
+
+
+def groups_of(connection: socket.socket) -> frozenset[int]:
+    """The groups of who is at the other end, as the kernel noted them then; of more than 256 the first one alone."""
+    _, _, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        data = connection.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, 1024)  # Python reads no more
+    except OSError:
+        return frozenset({gid})
+    return frozenset({gid, *(group for (group,) in struct.iter_unpack("i", data))})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from helmr.protocol.errors import SetupError
 START_SECONDS: Final = 30.0
 """How long a hostd that was just started may take to answer: it probes the host first."""
 
+AGAIN_SECONDS: Final = 0.2
+
 CREDENTIALS: Final = frozenset({"HELMR_WORKER_CREDENTIAL", "HELMR_API_KEY"})
 """Of the worker's environment hostd gets all but these."""
 
@@ -26,12 +28,21 @@ DriverName = Literal["bubblewrap", "gvisor", "docker", "process"]
 
 
 class HostdProcess:
-    """hostd on `folder`. What it writes goes to `hostd.log` there; the rest is for one that is started here."""
+    """hostd on `folder`. What it writes goes to `hostd.log` there; the rest is for one that is started here.
+
+    With a `socket` it is somebody else's, who listens there: none is ever started here, and one that is away is waited for.
+    """
 
     def __init__(
-        self, folder: Path, driver: DriverName = "bubblewrap", egress_allow: Sequence[str] = (), egress_ca: Path | None = None
+        self,
+        folder: Path,
+        driver: DriverName = "bubblewrap",
+        egress_allow: Sequence[str] = (),
+        egress_ca: Path | None = None,
+        socket: Path | None = None,
     ) -> None:
         self.folder = folder.absolute()
+        self._given = socket
         self._egress_allow = tuple(egress_allow)
         self._egress_ca = egress_ca
         self._driver: DriverName = driver
@@ -57,6 +68,9 @@ class HostdProcess:
         async with self._starting:
             if await self._answers():
                 return
+            if self._given is not None:
+                await self._until_there(self._given)
+                return
             self._reap()
             log = self.folder / "hostd.log"
             try:
@@ -70,6 +84,19 @@ class HostdProcess:
             except TimeoutError:
                 tail = await asyncio.to_thread(_tail, log, self._log_from)
                 raise SetupError(f"hostd did not answer within {START_SECONDS:.0f} s: {tail}", hint=f"Its log is {log}.") from None
+
+    async def _until_there(self, place: Path) -> None:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while True:
+                    await asyncio.sleep(AGAIN_SECONDS)  # a socket that isn't there gives no event
+                    if await self._answers():
+                        return
+        except TimeoutError:
+            raise SetupError(
+                f"No hostd answers at {place} for user {os.geteuid()}.",
+                hint="See that `helmr hostd --socket` runs there, and that --worker-user or --worker-group names this user.",
+            ) from None
 
     async def _settled(self, log: Path) -> None:
         """Wait until a hostd answers and the one started here is either that one or has ended.
@@ -111,7 +138,7 @@ class HostdProcess:
 
     @property
     def _socket(self) -> Path:
-        return self.folder / "hostd.sock"
+        return self._given or self.folder / "hostd.sock"
 
     async def _answers(self) -> bool:
         """Whether one listens and knows its host: it may listen and then find that the host can't do what is needed."""

@@ -40,6 +40,8 @@ class WorkerProcessConfig:
     credential: str | None = None
     hostd_state: Path | None = None
     """The state folder of hostd; by default `STATE/hostd`."""
+    hostd_socket: Path | None = None
+    """Where the hostd of another user listens; none is started here then."""
     driver: DriverName = "bubblewrap"
     """For a hostd that is started here."""
     egress_allow: tuple[str, ...] = ()
@@ -65,7 +67,8 @@ async def run_worker(config: WorkerProcessConfig) -> None:
             "A worker needs the control plane's address and a worker credential.",
             hint=f"Enrol it with `helmr worker enrol`, or give --url and --credential, or set {URL_VARIABLE} and {CREDENTIAL_VARIABLE}.",
         )
-    hostd = HostdProcess(config.hostd_state or config.state / "hostd", config.driver, config.egress_allow, config.egress_ca)
+    place = config.hostd_state or config.state / "hostd"
+    hostd = HostdProcess(place, config.driver, config.egress_allow, config.egress_ca, config.hostd_socket)
     await hostd.ensure()
     settings = config.worker or WorkerConfig(state=config.state)
     async with aiohttp.ClientSession() as session:
