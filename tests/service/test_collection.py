@@ -18,12 +18,14 @@ from tests.effort import examples
 from tests.service.scripted import House, agent, house, manifest
 
 from helmr.control.domain.collection import Candidate, decide_collection
+from helmr.control.domain.comparison import agents_of, compare, policies_of, triggers_of
 from helmr.control.service.collecting import DeploymentCollection, Kept
 from helmr.control.service.faults import arm, disarm
 from helmr.control.service.principals import ensure_environment
 from helmr.objects.listing import File, write_listing
-from helmr.protocol.errors import BlobCollected, BlobNotFound, Conflict
-from helmr.protocol.manifest import ImageManifest, ImageStep, Manifest, listings
+from helmr.protocol.errors import BlobCollected, BlobNotFound, Conflict, DeploymentNotFound
+from helmr.protocol.manifest import ImageManifest, ImageStep, Manifest, TriggerManifest, listings
+from helmr.protocol.shapes import Changes
 from helmr.protocol.wire import to_wire
 
 pytestmark = pytest.mark.anyio
@@ -288,3 +290,37 @@ def test_all_listings_of_a_manifest_are_found_also_those_of_images_that_others_c
         made, templates=(replace(made.templates[0], image=ImageManifest(name="o", base="host", steps=steps)),), blobs=("d" * 64,)
     )
     assert listings(made) == {letter * 64 for letter in "abcd"}
+
+
+async def test_two_deployments_are_compared_by_definitions_and_files_until_the_source_of_one_is_gone(database, tmp_path):
+    """[D3]: lines that moved are no change; an id of another Environment is of none."""
+    async with house(database, tmp_path) as h:
+        first = await version(h, "first")
+        second = await version(h, "second")
+        found = to_wire(await h.plane.deployments.diff(h.principal, second["id"], first["id"]))
+        nothing = {"added": [], "removed": [], "changed": [], "left_out": 0}
+        assert found.pop("files") == nothing | {"changed": ["a"]}
+        assert found == {"deployment_id": second["id"], "since": first["id"]} | dict.fromkeys(
+            ("agents", "policies", "triggers", "templates"), nothing
+        )
+        with pytest.raises(DeploymentNotFound):
+            await h.plane.deployments.diff(h.principal, second["id"], "00000000-0000-7000-8000-000000000000")
+        await collect(h)
+        assert await collected(h, first)
+        assert "files" not in to_wire(await h.plane.deployments.diff(h.principal, second["id"], first["id"]))
+
+
+def test_what_differs_is_told_by_what_it_is():
+    cron = TriggerManifest(id="t", schedule="0 9 * * *", timezone="UTC", input=[])
+    before = manifest(agent("a"), agent("gone"), agent("moved"), agent("told", has_init=True))
+    after = manifest(
+        agent("a", runtime_mcp={"allow": []}),
+        agent("new", triggers=(cron,)),
+        replace(agent("moved"), line=9),
+        agent("told", has_init=False),
+    )
+    assert compare(agents_of(before), agents_of(after)) == Changes(added=("new",), removed=("gone",), changed=("told",))
+    assert compare(policies_of(before), policies_of(after)).changed == ("a",)
+    assert compare(triggers_of(before), triggers_of(after)).added == ("new/t",)
+    many = compare({}, dict.fromkeys(map(str, range(1500))))
+    assert (len(many.added), many.left_out) == (1000, 500)

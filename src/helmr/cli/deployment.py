@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from helmr.client import HelmrClient
     from helmr.protocol.shapes import Deployment
     from helmr.publish.upload import Progress
+
+TAIL: Final = 40
+"""Lines of a failed build's log that `deployment get` shows."""
 
 
 @click.command()
@@ -60,7 +63,16 @@ async def list_(client: HelmrClient, output: Output, *, limit: int | None, curso
     page = await client.deployments.list(limit=limit, cursor=cursor)
 
     def show() -> None:
-        rows = [(item.id, item.status, "current" if item.current else "", len(item.agents), item.created_at) for item in page.items]
+        rows = [
+            (
+                item.id,
+                item.status,
+                "current" if item.current else "" if item.collected_at is UNSET else "collected",
+                len(item.agents),
+                item.created_at,
+            )
+            for item in page.items
+        ]
         output.table(("DEPLOYMENT", "STATUS", "", "AGENTS", "CREATED"), rows)
         output.more(page.next_cursor)
 
@@ -74,6 +86,32 @@ async def get(client: HelmrClient, output: Output, *, deployment: str | None) ->
     """Show DEPLOYMENT, or the current one."""
     found = await (client.deployments.current() if deployment is None else client.deployments.get(deployment))
     output.answer(found, lambda: _show(found, output))
+    if found.status == "failed" and not output.as_json:
+        said = "".join([piece async for piece in client.deployments.log(found.id)])
+        output.note("\n".join(["log:", *said.rstrip("\n").splitlines()[-TAIL:]]))
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after", required=False)
+@connected
+async def diff(client: HelmrClient, output: Output, *, before: str, after: str | None) -> None:
+    """Show what AFTER, or the current Deployment, has otherwise than BEFORE."""
+    found = await client.deployments.diff(before, after or (await client.deployments.current()).id)
+
+    def show() -> None:
+        for kind in ("agents", "policies", "triggers", "templates", "files"):
+            changes = getattr(found, kind)
+            if changes is UNSET:
+                output.note(f"{kind}: the source of one of them is no longer kept")
+                continue
+            for sign, names in (("+", changes.added), ("-", changes.removed), ("~", changes.changed)):
+                for name in names:
+                    output.line(f"{sign} {kind}  {name}")
+            if changes.left_out:
+                output.note(f"{kind}: {changes.left_out} more")
+
+    output.answer(found, show)
 
 
 @click.command()
@@ -87,7 +125,11 @@ async def promote(client: HelmrClient, output: Output, *, deployment: str, idemp
 
 
 def _show(deployment: Deployment, output: Output) -> None:
-    error = None if deployment.error is UNSET else deployment.error.code
+    error = None
+    if deployment.error is not UNSET:
+        told = deployment.error.message
+        error = deployment.error.code + (f": {told}" if isinstance(told, str) and told else "")
+    collected = None if deployment.collected_at is UNSET else f"its files, at {deployment.collected_at}; deploy again to have them back"
     output.fields(
         [
             ("deployment", deployment.id),
@@ -95,6 +137,7 @@ def _show(deployment: Deployment, output: Output) -> None:
             ("agents", ", ".join(deployment.agents) or None),
             ("images", ", ".join(f"{reference} {digest[:19]}" for reference, digest in deployment.images.items()) or None),
             ("error", error),
+            ("collected", collected),
             ("digest", deployment.digest),
             ("created", deployment.created_at),
         ]

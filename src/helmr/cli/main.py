@@ -67,6 +67,7 @@ _COMPUTER = {
 _DEPLOYMENT = {
     "list": Entry("helmr.cli.deployment:list_", "List Deployments."),
     "get": Entry("helmr.cli.deployment:get", "Show a Deployment, or the current one."),
+    "diff": Entry("helmr.cli.deployment:diff", "Show what one Deployment has otherwise than another."),
     "promote": Entry("helmr.cli.deployment:promote", "Make a Deployment the current one."),
 }
 

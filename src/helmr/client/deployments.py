@@ -14,7 +14,7 @@ from helmr.client.sse import SseParser
 from helmr.client.transport import Transport, segment, translated
 from helmr.protocol.errors import ConnectionFailed, UnreadableAnswer
 from helmr.protocol.manifest import Manifest
-from helmr.protocol.shapes import Deployment, Page
+from helmr.protocol.shapes import Deployment, DeploymentDiff, Page
 from helmr.protocol.wire import to_wire
 
 _BLOB_SECONDS = 600.0
@@ -39,6 +39,11 @@ class Deployments:
     async def list(self, *, cursor: str | None = None, limit: int | None = None) -> Page[Deployment]:
         """A page of Deployments, newest first; `limit` 1-100, 50 when omitted."""
         return read_page(Deployment, await self._transport.call("GET", "/v1/deployments", query={"cursor": cursor, "limit": limit}))
+
+    async def diff(self, since: str, id: str) -> DeploymentDiff:
+        """What the Deployment `id` has otherwise than the one of `since`: Agents, policies, triggers, Templates, files [D3]."""
+        path = f"/v1/deployments/{segment(id)}/diff"
+        return read(DeploymentDiff, await self._transport.call("GET", path, query={"since": since}))
 
     async def promote(self, id: str, *, idempotency_key: str | None = None) -> Deployment:
         """Make it the current one; an older one too [D3]."""

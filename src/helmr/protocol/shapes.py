@@ -339,6 +339,30 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Names, sorted. Of each kind at most 1000 are listed; `left_out` counts the others."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentDiff:
+    """What a Deployment has otherwise than the one of `since`: Agents, their policies, triggers as `agent/trigger`, Templates, and files
+    of the source, which are absent when those of either were collected [D3]."""
+
+    deployment_id: DeploymentId
+    since: DeploymentId
+    agents: Changes
+    policies: Changes
+    triggers: Changes
+    templates: Changes
+    files: Changes | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What this installation can do."""
 

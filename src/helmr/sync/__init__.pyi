@@ -31,6 +31,7 @@ from helmr.protocol.shapes import (
     ComputerPage,
     ComputerReceipt,
     Deployment,
+    DeploymentDiff,
     Event,
     EventPage,
     Explanation,
@@ -238,6 +239,9 @@ class Deployments:
 
     def list(self, *, cursor: str | None = None, limit: int | None = None) -> Page[Deployment]:
         """A page of Deployments, newest first; `limit` 1-100, 50 when omitted."""
+
+    def diff(self, since: str, id: str) -> DeploymentDiff:
+        """What the Deployment `id` has otherwise than the one of `since`: Agents, policies, triggers, Templates, files [D3]."""
 
     def promote(self, id: str, *, idempotency_key: str | None = None) -> Deployment:
         """Make it the current one; an older one too [D3]."""

@@ -101,6 +101,7 @@ SAMPLES: dict[str, Sample] = {
     "put_save_object": Sample(content=BLOB),
     "get_blob": Sample(query={"environment": ENVIRONMENT}),
     "publish_deployment": Sample(json={"manifest": {"agents": []}}),
+    "diff_deployments": Sample(query={"since": DEPLOYMENT}),
 }
 
 

@@ -23,8 +23,10 @@ from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretHolder, Se
 from helmr.protocol.shapes import (
     AgentInfo,
     AgentPage,
+    Changes,
     Computer,
     Deployment,
+    DeploymentDiff,
     Explanation,
     InputSource,
     Page,
@@ -785,6 +787,12 @@ class Operations(SignInOperations):
     @staticmethod
     async def deployments_list(world: World, principal: Any, cursor: str | None, limit: int) -> Page[Deployment]:
         return Page(items=(deployment(),))
+
+    @staticmethod
+    async def deployments_diff(world: World, principal: Any, deployment_id: str, since: str) -> DeploymentDiff:
+        found, other = [await Operations.deployments_get(world, principal, one) for one in (deployment_id, since)]
+        none = Changes(added=(), removed=(), changed=())
+        return DeploymentDiff(deployment_id=found.id, since=other.id, agents=none, policies=none, triggers=none, templates=none)
 
     @staticmethod
     async def deployments_promote(world: World, principal: Any, deployment_id: str, key: str | None) -> Reply:

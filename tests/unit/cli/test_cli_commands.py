@@ -232,6 +232,7 @@ async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
     fired = {"planned_at": TIME, "status": "fired", "missed": 0, "recorded_at": TIME, "fired_at": TIME, "session_id": SESSION}
     deployed = {"id": DEPLOYMENT, "status": "deployed", "current": True, "digest": "d", "created_at": TIME, "agents": ["reviewer"]}
     deployed["images"] = {"python:3.12-slim": "sha256:" + "0" * 64}
+    changes = {"added": ["a"], "removed": [], "changed": ["b"], "left_out": 0}
     answers: dict[str, Any] = {
         f"/v1/sessions/{SESSION}": session(holds=[hold]),
         "/v1/sessions": {"items": [session()], "next_cursor": "more"},
@@ -246,6 +247,8 @@ async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
         "/v1/deployments/current": deployed,
         f"/v1/deployments/{DEPLOYMENT}": deployed,
         f"/v1/deployments/{DEPLOYMENT}/promote": deployed,
+        f"/v1/deployments/{DEPLOYMENT}/diff": {"deployment_id": DEPLOYMENT, "since": DEPLOYMENT, "files": changes}
+        | dict.fromkeys(("agents", "policies", "triggers", "templates"), changes),
     }
     table = [
         (("session", "get", SESSION), f"/v1/sessions/{SESSION}", f"helmr session resume {SESSION} --hold {HOLD}"),
@@ -259,6 +262,7 @@ async def test_readings_print_one_object_and_a_plain_form(helmr: Helmr) -> None:
         (("agent", "get", "reviewer"), "/v1/agents/reviewer", '{"allow": []}'),
         (("deployment", "list"), "/v1/deployments", f"{DEPLOYMENT}\tdeployed\tcurrent\t1"),
         (("deployment", "get"), "/v1/deployments/current", "reviewer"),
+        (("deployment", "diff", DEPLOYMENT, DEPLOYMENT), f"/v1/deployments/{DEPLOYMENT}/diff", "+ agents  a\n~ agents  b\n+ policies  a"),
         (("deployment", "promote", DEPLOYMENT), f"/v1/deployments/{DEPLOYMENT}/promote", "deployed, current"),
     ]
     async with scripted(lambda request: Reply(answers[request.path])) as server:
@@ -428,3 +432,18 @@ async def test_deploying_a_broken_project_tells_all_of_it_asks_nothing_and_ends_
         done = await helmr_process("deploy", str(tmp_path), "--json", server=server)
     assert (plain.code, done.code, server.requests) == (1, 1, [])
     assert "agents/b.py:4: The agent id 'fine' is already defined in agents/a.py:3. Give one another id." in plain.err
+
+
+async def test_a_failed_deployment_is_shown_with_its_error_and_the_end_of_its_log(helmr: Helmr) -> None:
+    failed = {"id": DEPLOYMENT, "status": "failed", "current": False, "digest": "d", "created_at": TIME}
+    failed["error"] = {"code": "image_failed", "message": "pip said no"}
+    log = b"".join(b"data: step %d\n" % number for number in range(100)) + b"data: \n\n"
+
+    def answer(request: Request) -> Reply:
+        return sse(log + END) if request.path.endswith("/events") else Reply(failed)
+
+    async with scripted(answer) as server:
+        done = await helmr("deployment", "get", DEPLOYMENT, server=server)
+        assert (await helmr("deployment", "get", DEPLOYMENT, "--json", server=server)).json["error"]["message"] == "pip said no"
+    assert done.code == 0 and "image_failed: pip said no" in done.out
+    assert "step 60\n" in done.err and "step 99" in done.err and "step 59\n" not in done.err

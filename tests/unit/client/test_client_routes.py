@@ -191,6 +191,8 @@ ANSWERS: dict[str, Any] = {
     "get_current_deployment": DEPLOYED,
     "get_deployment": DEPLOYED,
     "promote_deployment": DEPLOYED,
+    "diff_deployments": {"deployment_id": DEPLOYMENT, "since": DEPLOYMENT}
+    | {part: {"added": ["x"], "removed": [], "changed": []} for part in ("agents", "policies", "triggers", "templates", "files")},
     "get_capabilities": {"version": "1", "api": "v1", "features": [], "limits": {}},
 }
 NOT_THE_CLIENTS = {
@@ -322,6 +324,7 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         await client.deployments.current()
         await client.deployments.get(DEPLOYMENT)
         await client.deployments.promote(DEPLOYMENT)
+        assert (await client.deployments.diff(DEPLOYMENT, DEPLOYMENT)).agents.added == ("x",)
         assert [piece async for piece in client.deployments.log(DEPLOYMENT)] == []
         await client.capabilities()
     async with scripted([Reply(status=200)]) as server, HelmrClient(server.url, "key") as client:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from helmr.control.api.answers import Answer, Blob, encoded
 from helmr.control.api.call import Call, given
-from helmr.control.api.requests import BlobQuery, Digest, MissingBlobsQuestion, Nothing, PageQuery, PublishDeployment
+from helmr.control.api.requests import BlobQuery, DiffQuery, Digest, MissingBlobsQuestion, Nothing, PageQuery, PublishDeployment
 from helmr.control.api.route import Route
 from helmr.control.api.streams import END, EventStream, ending
 from helmr.protocol import errors
 from helmr.protocol.limits import BLOB_BYTES
-from helmr.protocol.shapes import Deployment, Page
+from helmr.protocol.shapes import Deployment, DeploymentDiff, Page
 
 MANIFEST_BYTES = 16 * 1024 * 1024
 
@@ -69,6 +69,10 @@ async def current(call: Call[Nothing, Nothing]) -> Answer:
 
 async def get(call: Call[Nothing, Nothing]) -> Answer:
     return encoded(await call.services.deployments.get(call.principal, call.path["deployment_id"]))
+
+
+async def diff(call: Call[DiffQuery, Nothing]) -> Answer:
+    return encoded(await call.services.deployments.diff(call.principal, call.path["deployment_id"], call.query.since))
 
 
 async def promote(call: Call[Nothing, Nothing]) -> Answer:
@@ -184,6 +188,17 @@ DEPLOYMENT_ROUTES = (
         permission="deployments.read",
         answer=str,
         gives="events",
+    ),
+    Route(
+        method="GET",
+        path="/v1/deployments/{deployment_id}/diff",
+        name="diff_deployments",
+        summary="Say what a Deployment has otherwise than another",
+        handler=diff,
+        tag="Deployments",
+        permission="deployments.read",
+        query=DiffQuery,
+        answer=DeploymentDiff,
     ),
     Route(
         method="POST",

@@ -299,6 +299,13 @@ class AgentQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiffQuery:
+    """The Deployment to compare with."""
+
+    since: AnyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPageQuery:
     deployment_id: AnyId | UnsetType = UNSET
     cursor: Cursor | UnsetType = UNSET

@@ -14,6 +14,7 @@ from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
 from helmr.control.service.build_log import pieces
 from helmr.control.service.builds import Builds, known_digests, read_manifest, unpinned_in
+from helmr.control.service.comparing import compare_deployments
 from helmr.control.service.core import Core, Effects, retry_of
 from helmr.control.service.manifests import Manifests
 from helmr.control.service.principals import Principal
@@ -39,7 +40,7 @@ from helmr.protocol.handing import read_bindings
 from helmr.protocol.ids import DeploymentId, is_definition_id, is_id, new_id
 from helmr.protocol.limits import BLOB_BYTES, MIB
 from helmr.protocol.manifest import Manifest, listings, pinned, references
-from helmr.protocol.shapes import Deployment, ErrorInfo, Page
+from helmr.protocol.shapes import Deployment, DeploymentDiff, ErrorInfo, Page
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import WireError, from_wire, to_wire
 
@@ -169,6 +170,13 @@ class Deployments:
             environment = await identity.environment_row(connection, id=principal.environment_id)
         items = tuple(self._shape(row, environment["current_deployment_id"]) for row in rows[:limit])
         return Page(items=items, next_cursor=encode_cursor(items[-1].id) if len(rows) > limit else None)
+
+    async def diff(self, principal: Principal, deployment_id: str, since: str) -> DeploymentDiff:
+        """What the Deployment has otherwise than the one of `since`, in either order of age."""
+        principal.require("deployments.read")
+        async with self._core.database.connection() as connection:
+            row, other = await _row(connection, principal, deployment_id), await _row(connection, principal, since)
+        return await compare_deployments(self._blobs, other, row)
 
     async def promote(self, principal: Principal, deployment_id: str, idempotency_key: str | None) -> Reply:
         """Make a deployed Deployment the current one, old ones too unless they were collected. Sessions keep theirs."""
