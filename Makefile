@@ -60,6 +60,7 @@ bench: $(VENV)/.installed
 	@$(BIN)/python -m bench $(ARGS)
 	@$(BIN)/python -m bench.history
 	@$(BIN)/python -m bench.saves
+	@$(BIN)/python -m bench.deploys
 	@$(BIN)/python -m bench.computers
 
 soak: $(VENV)/.installed
