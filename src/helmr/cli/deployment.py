@@ -37,7 +37,9 @@ async def deploy(client: HelmrClient, output: Output, *, path: Path, no_promote:
             output.note(f"{progress.stage} {path}" if progress.stage == "discovering" else "created; building")
         elif progress.stage == "discovered":
             output.note(f"discovered {progress.total} agents")
-        elif progress.done == progress.total:
+        elif progress.done < progress.total:
+            output.progress("uploading", progress.done, progress.total)
+        else:
             output.note(f"uploaded {progress.total} blobs")
 
     deployment = await publish(client.deployments, load_project(path), promote=not no_promote, pull=pull, progress=say)

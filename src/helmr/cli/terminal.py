@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
 
@@ -48,6 +48,10 @@ def one_json_line(value: Any, stream: TextIO) -> str:
     return json.dumps(value, separators=(",", ":"), default=str).replace("\x7f", "\\u007f")
 
 
+_BAR: Final = 30
+"""Signs of a progress bar."""
+
+
 class Output:
     """Standard output carries the answer, standard error all else."""
 
@@ -55,6 +59,7 @@ class Output:
         self.as_json = as_json
         self._colour = "NO_COLOR" not in os.environ
         self._at_line_start = True
+        self._in_progress = False
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 encoding = None if stream.isatty() else "utf-8"
@@ -124,10 +129,27 @@ class Output:
     def note(self, text: str) -> None:
         """Something beside the answer, on standard error."""
         text = _for(sys.stderr, text)
+        self._end_progress()
         if sys.stderr.isatty():
             self.fresh_line_on_terminal()
             text = click.style(text, dim=True) if self._colour else text
         print(text, file=sys.stderr, flush=True)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """How far something long is, in one line of standard error that the next note takes the place of; on a terminal alone."""
+        if not sys.stderr.isatty() or total <= 0:
+            return
+        if not self._in_progress:
+            self.fresh_line_on_terminal()
+        full = _BAR * min(done, total) // total
+        sys.stderr.write(f"\r\x1b[K{what} [{'#' * full}{'.' * (_BAR - full)}] {done}/{total}")
+        sys.stderr.flush()
+        self._in_progress = True
+
+    def _end_progress(self) -> None:
+        if self._in_progress:
+            sys.stderr.write("\r\x1b[K")
+            self._in_progress = False
 
     def prompt(self, text: str) -> None:
         """What a person is asked, and where they type, on standard error; without a line end of its own."""

@@ -447,3 +447,25 @@ async def test_a_failed_deployment_is_shown_with_its_error_and_the_end_of_its_lo
         assert (await helmr("deployment", "get", DEPLOYMENT, "--json", server=server)).json["error"]["message"] == "pip said no"
     assert done.code == 0 and "image_failed: pip said no" in done.out
     assert "step 60\n" in done.err and "step 99" in done.err and "step 59\n" not in done.err
+
+
+async def test_deploy_shows_how_far_the_upload_is_on_a_terminal_alone(helmr: Helmr, tmp_path: Path) -> None:
+    hello = Path(__file__).parents[3] / "examples" / "hello"
+    deployed = {"id": DEPLOYMENT, "status": "deployed", "current": True, "digest": "d", "created_at": TIME}
+
+    def answer(request: Request) -> Reply:
+        if request.method == "PUT":
+            return Reply(status=201)
+        if request.path == "/v1/blobs/missing":
+            return Reply({"missing": request.json()["digests"]})
+        return sse(END) if request.path.endswith("/events") else Reply(deployed)
+
+    async with scripted(answer) as server:
+        async with at_terminal(tmp_path, server.url, "deploy", str(hello)) as person:
+            assert await person.exit_code() == 0
+            await person.until(DEPLOYMENT)
+        piped = await helmr("deploy", str(hello), server=server)
+    assert "uploading [....." in person.seen and "] 1/" in person.seen
+    last = person.seen.index("uploaded ")
+    assert person.seen.rindex("uploading [") < person.seen.rindex("\x1b[K", 0, last) < last
+    assert piped.code == 0 and "uploaded" in piped.err and "uploading" not in piped.err
