@@ -324,3 +324,15 @@ def test_what_differs_is_told_by_what_it_is():
     assert compare(triggers_of(before), triggers_of(after)).added == ("new/t",)
     many = compare({}, dict.fromkeys(map(str, range(1500))))
     assert (len(many.added), many.left_out) == (1000, 500)
+
+
+async def test_a_blob_whose_file_was_lost_is_asked_for_again(database, tmp_path):
+    """[D2], as after a database was restored that is older than the store: what it lists may have been collected since."""
+    async with house(database, tmp_path) as h:
+        first = await version(h, "first")
+        await h.plane.deployments._blobs.delete(first["text"])
+        assert await h.plane.deployments.missing(h.principal, [first["bundle"], first["text"]]) == [first["text"]]
+        with pytest.raises(BlobNotFound):
+            await h.plane.deployments.publish(h.principal, first["manifest"], True, False, None)
+        again = await version(h, "first")
+        assert again["id"] == first["id"] and await fetched(h, first["text"])

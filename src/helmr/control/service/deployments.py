@@ -57,7 +57,10 @@ class Deployments:
         self._builds = builds
 
     async def missing(self, principal: Principal, digests: Sequence[str]) -> list[str]:
-        """Those that this Environment has not put; says nothing of other Environments."""
+        """Those that this Environment has not put, or whose files are lost; says nothing of other Environments.
+
+        A database that was restored may list what was collected since.
+        """
         principal.require("deployments.write")
         for digest in digests:
             check_digest(digest)
@@ -65,7 +68,11 @@ class Deployments:
             # In this order: what is found to be there is there to stay for a while.
             await deployments.ask_for_blobs(connection, environment_id=principal.environment_id, digests=list(digests))
             rows = await deployments.missing_blobs(connection, environment_id=principal.environment_id, digests=list(digests))
-        return [row["digest"] for row in rows]
+        missing = {row["digest"] for row in rows}
+        listed = [digest for digest in digests if digest not in missing]
+        there = await asyncio.gather(*map(self._blobs.exists, listed))
+        missing.update(digest for digest, kept in zip(listed, there, strict=True) if not kept)
+        return [digest for digest in digests if digest in missing]
 
     async def put_blob(self, principal: Principal, digest: str, stream: AsyncIterator[bytes]) -> bool:
         """Store a blob, checked against its digest; whether this Environment lacked it.
