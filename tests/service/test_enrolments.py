@@ -31,6 +31,7 @@ from helmr.protocol.errors import (
 )
 from helmr.protocol.ids import new_id
 from helmr.protocol.link import control
+from helmr.protocol.unset import UNSET
 
 pytestmark = pytest.mark.anyio
 
@@ -300,3 +301,31 @@ async def test_an_enrolment_does_not_take_from_a_worker_what_it_has_computers_of
         with pytest.raises(WorkerExists, match="remove"):
             await enrol(h, token, "hlmr_wk_a")
         assert (await look(h)).credential == "shared"
+
+
+async def test_a_worker_is_not_heard_about_a_computer_that_is_anothers(database, tmp_path):
+    """I4: not with the right fence either. What it has of one, it is told to let go of."""
+    async with house(database, tmp_path) as h:
+        session, process = await h.warm()
+        fence = h.host.computers[process.computer]["fence"]
+        await enrol(h, (await token_for(h))["token"], "hlmr_wk_a")
+        thief = await enrolled_host(h, "hlmr_wk_a")
+        await thief.told("welcome")
+        about = {"computer": process.computer, "fence": fence}
+        for said in (
+            control("computer.state", **about, state="gone", reason="exited"),
+            control("computer.state", **about, state="failed", error={"code": "x"}),
+            control("computer.state", **about, state="asleep", rung="freeze"),
+            control("computer.silent", **about, since="2026-12-01T00:00:00Z"),
+            control("computer.saved", **about, save=new_id(), error={"code": "x"}),
+        ):
+            thief.link.send(said)
+        assert (await thief.told("computer.stop"))["computer"] == process.computer
+        await thief.told("save.forget")
+        await quiet(h.plane)
+        found = await h.plane.computers.get(h.principal, process.computer)
+        assert (found.residency, found.error) == ("running", UNSET)
+        turn = (await h.enqueue(session))["id"]
+        await process.began(turn)
+        process.settle(turn)
+        assert (await h.turn(session, turn))["status"] == "completed"

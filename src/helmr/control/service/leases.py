@@ -6,7 +6,9 @@ What a worker tells of its host comes with them. DESIGN I8, I11; SPEC [C7].
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
+
+import structlog
 
 from helmr.control.service.core import Core
 from helmr.control.service.draining import Draining
@@ -19,6 +21,10 @@ from helmr.control.store.queries import computers, workers
 from helmr.protocol.ids import is_id, new_id
 from helmr.protocol.limits import LEASE_SECONDS
 from helmr.protocol.link import control
+
+ABOUT_ITS_COMPUTERS: Final = frozenset({"computer.state", "computer.silent", "computer.saved", "turn.repeated"})
+
+log = structlog.get_logger("helmr.leases")
 
 
 class Leases:
@@ -63,6 +69,24 @@ class Leases:
             end.reluctant = True
             await self._saving.drain(end)
             await self._draining.look(str(row["id"]))
+
+    async def may_say(self, end: WorkerEnd, said: Mapping[str, Any]) -> bool:
+        """Whether what it says of a Computer is heard: a worker speaks of its own alone, whatever it knows of others' (I4).
+
+        One that has what is another's by now is told to let go of it.
+        """
+        kind = said.get("t")
+        if kind not in ABOUT_ITS_COMPUTERS:
+            return True
+        async with self._core.database.connection() as connection:
+            if await workers.has(connection, worker_id=end.worker_id, computer_id=said["computer"]):
+                return True
+        log.warning("a worker speaks of a Computer that is not its", worker=end.name, computer=said["computer"], message=kind)
+        if kind == "computer.state" and said["state"] in ("running", "asleep", "awake"):
+            end.link.send(control("computer.stop", computer=said["computer"], fence=said["fence"]))
+        elif kind == "computer.saved":
+            end.link.send(control("save.forget", computer=said["computer"], save=said["save"]))
+        return False
 
     async def offered(self, end: WorkerEnd, said: Mapping[str, Any]) -> None:
         """It will use another credential of its own; whoever links with the shared one has none."""

@@ -43,7 +43,6 @@ _WAYS: Final = {
 }
 """What brings a Computer where its row says that it is or goes."""
 _FACTS: Final = ("code", "signal", "limit", "peak", "ended", "seconds")
-
 log = structlog.get_logger("helmr.links")
 
 
@@ -147,6 +146,8 @@ class Links:
             await self._hello(end, said)
         elif end.worker_id is None:
             end.leave("hello comes first")
+        elif not await self._leases.may_say(end, said):
+            return
         elif kind == "history.started":
             await self._histories.started(said["turns"])
         elif kind == "turn.repeated":

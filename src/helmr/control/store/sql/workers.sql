@@ -81,3 +81,7 @@ UPDATE workers SET said_id = :said, version = :version WHERE id = :id;
 
 -- name: rename(id, name)!
 UPDATE workers w SET name = :name WHERE id = :id AND NOT EXISTS (SELECT FROM workers o WHERE o.name = :name);
+
+-- name: has(worker_id, computer_id)$
+-- Whether the Computer is with the worker.
+SELECT EXISTS (SELECT FROM computers WHERE id = :computer_id AND worker_id = :worker_id);
