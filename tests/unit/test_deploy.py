@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -66,3 +67,12 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     )
     ours = [line for line in told.stderr.splitlines() if str(tmp_path) in line or "helmr-" in line]
     assert told.returncode == 0 and not ours, told.stderr
+
+
+def test_the_image_is_given_all_that_a_wheel_is_made_of() -> None:
+    lines = re.findall(r"^COPY (.*) \S+$", (DEPLOY / "compose" / "Dockerfile").read_text(), re.MULTILINE)
+    copied = {name for line in lines for name in line.split()}
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", "src", project["project"]["readme"], *project["project"]["license-files"], *wheel["force-include"]}
+    assert [name for name in needed if not any(name == one or name.startswith(f"{one}/") for one in copied)] == []
