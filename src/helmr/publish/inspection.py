@@ -24,7 +24,7 @@ from helmr.protocol.wire import to_wire
 from helmr.publish.describe import RuleBroken, describe_agent, describe_template
 from helmr.publish.problems import Problem
 from helmr.sdk.agent import AgentDefinition
-from helmr.sdk.loading import load_module
+from helmr.sdk.loading import load_module, module_name
 from helmr.sdk.template import Template
 
 _HELMR = str(Path(helmr.__file__).parent) + os.sep
@@ -114,7 +114,7 @@ def import_problem(error: BaseException, root: Path, file: str) -> Problem:
         cause = getattr(error, "detail", None) or str(error)
         remedy = getattr(error, "advice", "") or _RULES.get(Path(frames[-1].filename).stem, "")
         return Problem(kind="definition", file=relative, line=line, cause=cause, remedy=remedy)
-    return Problem(kind="import", file=relative, line=line, cause=_said(error), remedy=_remedy(error))
+    return Problem(kind="import", file=relative, line=line, cause=_said(error), remedy=_remedy(error, file))
 
 
 def _said(error: BaseException) -> str:
@@ -126,7 +126,7 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" + ("" if text[-1] in ".!?" else ".")
 
 
-def _remedy(error: BaseException) -> str:
+def _remedy(error: BaseException, file: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top!r} beside helmr and add it to the project's dependencies, or import it inside the handler."
@@ -138,7 +138,10 @@ def _remedy(error: BaseException) -> str:
         return "Let yourself read it, or name it in .helmrignore."
     if isinstance(error, RecursionError):
         return "Something at its top level calls itself without an end."
-    return ""
+    if isinstance(error, SyntaxError):
+        return "Mend what Python can't read there."
+    name = module_name(file)
+    return f"`python -m {name}` in the project's folder shows all of its traceback." if name else "It is raised while the file is imported."
 
 
 def _members(module: ModuleType) -> Iterator[tuple[str, AgentDefinition[Any, Any] | Template]]:
