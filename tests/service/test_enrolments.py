@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.service.races.forcing import quiet
 from tests.service.scripted import House, ScriptedHost, agent, deploy, house, manifest
-from tests.service.test_computers import execute
+from tests.service.test_computers import ask, execute, warm
 from tests.service.test_restores import another
+from tests.service.test_saves import saving_house, until_saved
 from tests.service.test_workers import look
 
 from helmr.control.service.enrolments import TOKEN_PREFIX
@@ -25,6 +27,7 @@ from helmr.protocol.errors import (
     Forbidden,
     IdempotencyConflict,
     InvalidValue,
+    ObjectNotFound,
     Unauthenticated,
     WorkerExists,
     WorkerNotEnrolled,
@@ -154,6 +157,7 @@ async def test_what_makes_no_token_is_refused_in_words(database, tmp_path):
             (h.principal, {"expires_in": "8d"}),
             (h.principal, {"expires_in": "soon"}),
             (h.principal, {"environments": []}),
+            (h.principal, {"environments": ["test/\0"]}),
             (person, {"environments": ["test/nothing"]}),
         ):
             with pytest.raises(InvalidValue):
@@ -329,3 +333,25 @@ async def test_a_worker_is_not_heard_about_a_computer_that_is_anothers(database,
         await process.began(turn)
         process.settle(turn)
         assert (await h.turn(session, turn))["status"] == "completed"
+
+
+async def test_parts_of_saves_are_moved_only_of_environments_that_the_worker_serves(database, tmp_path):
+    """[C5], [O1]: whatever is with it."""
+    async with saving_house(database, tmp_path) as h:
+        _, _, computer = await warm(h)
+        await ask(h, "save", computer)
+        await until_saved(h, computer)
+        get, put = h.plane.save_objects.get, h.plane.save_objects.put
+        with pytest.raises(ObjectNotFound):
+            await get(h.host.worker_id, computer, "ab" * 32)
+        h.host.hold_saves = True
+        await ask(h, "save", computer)
+        await execute(h, "UPDATE workers SET environments = ARRAY[$1::uuid]", (await other_environment(h)).environment_id)
+        for moved in (get(h.host.worker_id, computer, "ab" * 32), put(h.host.worker_id, computer, "ab" * 32, nothing())):
+            with pytest.raises(Forbidden):
+                await moved
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""

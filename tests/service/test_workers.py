@@ -133,7 +133,8 @@ async def test_a_drain_that_was_asked_for_puts_to_sleep_what_is_idle_and_outlive
         await come_back(h)
         turn = (await h.enqueue(session))["id"]
         assert (await look(h)).state == "drained" and (await h.turn(session, turn, 0))["status"] == "queued"
-        assert (await h.plane.explanations.explain(h.principal, session)).state == "worker_draining"
+        explained = await h.plane.explanations.explain(h.principal, session)
+        assert explained.state == "worker_draining" and "helmr worker undrain scripted" in explained.sentence
         assert (await change(h, "undrain"))["state"] == "connected"
         h.plane.dispatcher.place(session)
         await process.began(turn)

@@ -38,6 +38,10 @@ class Facts:
     """Of those, how many take nothing new because their disks are full [C7]."""
     computer_worker_alive: bool = True
     computer_worker_drains: bool = False
+    computer_worker_drained_by_hand: str | None = None
+    """The name of its host, if somebody asked for that drain: it ends only by hand."""
+    computer_worker_removed: bool = False
+    """Its host is being removed, or was."""
     restorable: bool = False
     secret_missing: str | None = None
     """The Secret without which its Computer is not started [X2]."""
@@ -95,6 +99,11 @@ def explain(facts: Facts) -> tuple[str, str]:
         if facts.residency != "restoring":
             return "worker_away", f"{away} It is restored from its last save once that host is given up and another one has room."
     if facts.computer_worker_drains and facts.residency in ("cold", "hibernated"):
+        if facts.computer_worker_removed:
+            return "worker_draining", f"{queue}; the Computer's host is being removed: it is restored elsewhere from its save after that."
+        if facts.computer_worker_drained_by_hand is not None:
+            remedy = f"`helmr worker undrain {facts.computer_worker_drained_by_hand}`"
+            return "worker_draining", f"{queue}; the Computer's host was drained by hand: it goes on after {remedy}."
         return "worker_draining", f"{queue}; the Computer's host is being drained: it goes on when its worker is back, or elsewhere if not."
     if facts.residency == "hibernating":
         return "hibernating", f"{queue}; the Computer is just falling asleep, and is woken as soon as it sleeps."

@@ -149,8 +149,8 @@ async def _serves(connection: Connection, principal: Principal, wanted: Sequence
     Environment's Secrets, and a key may not reach those of another one [O1]."""
     if wanted is None:
         return None if principal.kind == "user" else [principal.environment_id]
-    if not wanted:
-        raise InvalidValue("A worker serves at least one Environment.")
+    if not wanted or not all(name.isprintable() for name in wanted):
+        raise InvalidValue("A worker serves at least one Environment, each written as project/environment.")
     found = {row["name"]: str(row["id"]) for row in await enrolments.environments_named(connection, names=list(wanted))}
     if principal.kind != "user" and {found.get(name) for name in wanted} != {principal.environment_id}:
         raise Forbidden("A key enrols workers for its own Environment only.")

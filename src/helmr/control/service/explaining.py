@@ -74,6 +74,9 @@ class Explanations:
             "computer_worker_alive": computer["worker_id"] is None or (worker is not None and worker["alive"]),
         }
         facts["computer_worker_drains"] = worker is not None and worker["draining"]
+        if worker is not None and worker["drain_asked_at"] is not None:
+            facts["computer_worker_drained_by_hand"] = worker["removed_name"] or worker["name"]
+            facts["computer_worker_removed"] = worker["remove_asked_at"] is not None
         facts["restorable"] = computer["save_id"] is not None
         if computer["waits_secret"] is not None:
             facts |= {"secret_missing": computer["waits_secret"], "secret_reason": computer["waits_reason"]}
