@@ -15,6 +15,7 @@ Configuration, from the environment:
 | `HELMR_POOL_SIZE` | connections to the database, beside the one that listens | `8` |
 | `HELMR_PUBLIC_URL` | where people reach the server, `https://` behind a proxy; without it browsers are served on loopback | |
 | `HELMR_TRUSTED_PROXIES` | addresses or networks of proxies whose `X-Forwarded-For` is believed, with commas between | |
+| `HELMR_OIDC_*` | a provider to sign in at: docs/reference/sign-in.md | |
 | `HELMR_LOG_LEVEL` | `debug`, `info`, `warning` or `error` | `info` |
 | `HELMR_ADMISSION_RATE` | Sessions and Turns that `default/main` admits in a second (`20`, `0.5`), or `unlimited` | |
 | `HELMR_ADMISSION_BURST` | how many of them may come at once | a second's worth, at least 1 |
@@ -44,7 +45,7 @@ import structlog
 import uvloop
 
 from helmr.control.api.app import Api, build_app
-from helmr.control.api.site import Network, Site
+from helmr.control.api.site import Site
 from helmr.control.listener import Listener, ListenerConfig
 from helmr.control.service.background import until_stored
 from helmr.control.service.faults import arm_from_environment
@@ -83,6 +84,7 @@ from helmr.control.upkeep.secrets import SecretExposures
 from helmr.control.upkeep.sign_ins import OldSignIns
 from helmr.control.upkeep.stream_leases import StreamLeases
 from helmr.control.upkeep.transits import Transits
+from helmr.entrance import Entrance
 from helmr.environment_limits import limits_from
 from helmr.garbage import settle_down
 from helmr.logs import LEVELS, write_logs
@@ -90,7 +92,6 @@ from helmr.objects import FolderStore, open_objects
 from helmr.protocol.duration import duration_ms
 from helmr.protocol.errors import ConfigurationMissing, DatabaseUnavailable
 from helmr.protocol.storage import WaterMarks
-from helmr.public_address import public_url, trusted_proxies
 
 DEFAULT_PORT: Final = 4356
 LED: Final = (
@@ -121,9 +122,7 @@ class ServerConfig:
     save_after_seconds: float = SAVE_AFTER_SECONDS
     saves: bool = True
     """Whether Computers are saved at all."""
-    public_url: str | None = None
-    """Where people reach it; by default where it listens."""
-    proxies: tuple[Network, ...] = ()
+    entrance: Entrance = field(default_factory=Entrance)
     pool_size: int = 8
     log_level: str = "info"
     storage: WaterMarks = field(default_factory=WaterMarks.from_environ)
@@ -157,8 +156,7 @@ class ServerConfig:
             save_after_seconds=save_after(environ),
             worker_token=environ.get("HELMR_WORKER_CREDENTIAL") or None,
             api_key=key,
-            public_url=public_url(environ),
-            proxies=trusted_proxies(environ),
+            entrance=Entrance.from_environ(environ),
             pool_size=_number(environ, "HELMR_POOL_SIZE", 8, least=3),
             log_level=level,
             limits=limits_from(environ),
@@ -216,7 +214,7 @@ class Server:
         blobs = await asyncio.to_thread(FolderStore, self._config.blobs)
         plane = ControlPlane(database, blobs, await asyncio.to_thread(self._plane_config), on_log=self._on_log)
         standing = StandingConnection(StandingConfig(dsn=self._config.dsn), code_version=code_version(load()))
-        site = Site(url=self._config.public_url or self._listener.url, proxies=self._config.proxies)
+        site = Site(url=self._config.entrance.url or self._listener.url, proxies=self._config.entrance.proxies)
         self._running = running = _Running(plane, database, standing, site)
         if self._config.api_key is not None:
             await self._accept_key(self._config.api_key)
@@ -264,7 +262,7 @@ class Server:
     async def set_up_address(self) -> str | None:
         """Where the first owner is made, with a token that is shown this once; None where there is anybody already."""
         token = await self.plane.set_up.token()
-        return None if token is None else f"{self._config.public_url or self.url}/auth/setup?code={token}"
+        return None if token is None else f"{self._config.entrance.url or self.url}/auth/setup?code={token}"
 
     async def first_key(self) -> str | None:
         """A key for an installation that has none yet, shown this once; else None."""
@@ -283,6 +281,7 @@ class Server:
         place = urlsplit(objects)
         return PlaneConfig(
             worker_token=self._config.worker_token,
+            provider=self._config.entrance.provider,
             keyring=keep_keyring(self._config.key_file),
             objects=open_objects(objects) if self._config.saves else None,
             save_after_seconds=self._config.save_after_seconds,

@@ -75,6 +75,7 @@ SAMPLES: dict[str, Sample] = {
     "make_browser_link": Sample(json={}),
     "ask_for_device": Sample(json={"client": "laptop"}),
     "take_device_token": Sample(json={"device_code": "device"}),
+    "finish_provider_sign_in": Sample(headers={"Cookie": "__Host-helmr_flow=secret.L2F1dGgvYWNjb3VudA"}),
     "sign_in_form": Sample(content=b"email=a&password=right", headers=COOKIE),
     "set_up_form": Sample(content=b"token=t&email=a&name=n&password=right", headers=COOKIE),
     "password_form": Sample(content=b"code=code&password=right", headers=COOKIE),

@@ -291,7 +291,7 @@ class World:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
             " sign_ins set_up"
-            " passwords devices browser_codes triggers blobs save_objects secrets api_keys members workers enrolments health"
+            " passwords devices browser_codes provider triggers blobs save_objects secrets api_keys members workers enrolments health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -310,6 +310,8 @@ class _Service:
 
     def __getattr__(self, verb: str) -> Any:
         name = f"{self._noun}_{verb}"
+        if name == "provider_name":
+            return "the provider"
         operation = getattr(Operations, name)
         world = self._world
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from helmr.control.service.signin.devices import Asked, Asking
 from helmr.control.service.signin.people import Person
+from helmr.control.service.signin.provider_sign_ins import Begun
 from helmr.control.service.signin.sign_ins import SignedIn
 from helmr.protocol import errors
 from helmr.protocol.ids import new_id
@@ -63,6 +64,14 @@ class SignInOperations:
     async def browser_codes_use(world: Any, code: str, **named: Any) -> SignedIn:
         if code != "code":
             raise errors.CodeInvalid()
+        return MADE
+
+    @staticmethod
+    async def provider_begin(world: Any, **named: Any) -> Begun:
+        return Begun("secret", "https://provider.example/authorize?state=s")
+
+    @staticmethod
+    async def provider_finish(world: Any, secret: str, **named: Any) -> SignedIn:
         return MADE
 
     @staticmethod

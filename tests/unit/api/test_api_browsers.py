@@ -137,3 +137,32 @@ async def test_an_address_is_believed_from_known_proxies_alone(world: World, cli
         await sender.post("/auth/device", json={"client": "x"}, headers={"X-Forwarded-For": told} if told else {})
     asked: Any = world.asked("devices_ask")
     assert asked[0] == (address,)
+
+
+async def test_the_way_to_a_provider_and_back(world: World) -> None:
+    async with visiting(world, "http://127.0.0.1:4356") as browser:
+        away = await browser.get("/auth/oidc?next=/auth/device")
+        assert (away.status_code, away.headers["location"]) == (303, "https://provider.example/authorize?state=s")
+        assert away.headers["set-cookie"].startswith("helmr_flow=secret.")
+        assert away.headers["set-cookie"].endswith("; HttpOnly; SameSite=Lax"), "the provider's page sends the browser back"
+        back = await browser.get("/auth/oidc/callback?code=c&state=s&iss=i&session_state=ignored&session_state=twice")
+        assert back.status_code == 200 and 'href="/auth/device"' in back.text
+        asked = world.asked("provider_finish")
+        assert asked[0] == () and (asked[1]["code"], asked[1]["state"], asked[1]["told_issuer"]) == ("c", "s", "i")
+        given = back.headers.get_list("set-cookie")
+        assert given[0].startswith("helmr_session=token;") and given[1].startswith("helmr_flow=; Path=/; Max-Age=0")
+
+
+@pytest.mark.parametrize(
+    ("query", "cookie", "status"),
+    [
+        ("code=c&state=s", "", 410),
+        ("error=access_denied&error_description=<script>", "helmr_flow=secret.x", 403),
+        ("error=<script>", "helmr_flow=secret.x", 403),
+    ],
+)
+async def test_a_way_back_that_leads_nowhere_is_the_page_to_sign_in(world: World, query: str, cookie: str, status: int) -> None:
+    async with visiting(world, "http://127.0.0.1:4356") as browser:
+        answer = await browser.get(f"/auth/oidc/callback?{query}", headers={"Cookie": cookie} if cookie else {})
+        assert answer.status_code == status and 'action="/auth/sign-in/form"' in answer.text and "<script" not in answer.text
+        assert "set-cookie" not in answer.headers

@@ -79,6 +79,8 @@ async def test_a_route_refuses_a_key_that_lacks_its_permission(client: httpx.Asy
 
 @routes
 async def test_a_route_refuses_query_parameters_that_it_does_not_know(client: httpx.AsyncClient, route: Route) -> None:
+    if route.open_query:
+        return
     problem = is_problem(await ask(client, route, query={"surprise": "1"}), 400, "unknown_field")
     assert problem["path"] == "surprise"
 

@@ -36,7 +36,7 @@ _POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS: Final = (
+HEADERS: Final = (
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
@@ -50,12 +50,12 @@ ACCOUNT: Final = "/auth/account"
 def page(template: str, status: int = 200, *headers: tuple[bytes, bytes], **values: Any) -> Whole:
     """A page, with what protects it."""
     body = _pages.get_template(f"{template}.html").render(style=_STYLE, **values).encode()
-    return Whole(body, status, HTML, (*_HEADERS, *headers))
+    return Whole(body, status, HTML, (*HEADERS, *headers))
 
 
 def onward(path: str, *headers: tuple[bytes, bytes]) -> Whole:
     """To another page of ours."""
-    return Whole(b"<!doctype html><title>See other</title>", 303, HTML, (*_HEADERS, (b"location", path.encode("ascii")), *headers))
+    return Whole(b"<!doctype html><title>See other</title>", 303, HTML, (*HEADERS, (b"location", path.encode("ascii")), *headers))
 
 
 def failed(template: str, error: HelmrError, **values: Any) -> Whole:
@@ -68,6 +68,12 @@ def failed(template: str, error: HelmrError, **values: Any) -> Whole:
 def ours(path: str) -> str:
     """A path of ours to go to; the account's page in the place of anything else."""
     return path if _OURS.fullmatch(path) else ACCOUNT
+
+
+def sign_in_again(call: Call[Any, Any], following: str, error: HelmrError | None = None, *, email: str = "") -> Whole:
+    """The page to sign in, before anything, or after an error. `following` is where the browser goes then."""
+    values: dict[str, Any] = {"next": following, "email": email, "provider": call.services.provider.name}
+    return page("sign-in", error="", **values) if error is None else failed("sign-in", error, **values)
 
 
 async def form(call: Call[Any, Any], kind: type[F]) -> F:
@@ -93,7 +99,7 @@ PAGE_ERRORS: Final = (
 
 async def sign_in_page(call: Call[PageQuery, Nothing]) -> Answer:
     call.site.check_host(call.exchange)
-    return page("sign-in", next=ours(call.query.next), email="", error="")
+    return sign_in_again(call, ours(call.query.next))
 
 
 async def sign_in_form(call: Call[Nothing, Nothing]) -> Answer:
@@ -101,7 +107,7 @@ async def sign_in_form(call: Call[Nothing, Nothing]) -> Answer:
     try:
         made = await call.services.passwords.sign_in(asked.email, asked.password, label=call.user_agent, address=call.address)
     except Refused as error:
-        return failed("sign-in", error, next=ours(asked.next), email=asked.email)
+        return sign_in_again(call, ours(asked.next), error, email=asked.email)
     return onward(ours(asked.next), call.site.set_cookie(made.token, made.seconds))
 
 
@@ -140,7 +146,7 @@ async def device_page(call: Call[PageQuery, Nothing]) -> Answer:
     call.site.check_host(call.exchange)
     person, code = await browser(call), call.query.code
     if person is None:
-        return page("sign-in", next=_device_path(code), email="", error="")
+        return sign_in_again(call, _device_path(code))
     if not code:
         return page("device", person=person, asking=None, error="")
     try:
@@ -153,7 +159,13 @@ async def device_form(call: Call[Nothing, Nothing]) -> Answer:
     asked = await form(call, DeviceForm)
     person = await browser(call)
     if person is None:
-        return failed("sign-in", SignInRefused("You are not signed in any more.", hint=""), next=_device_path(asked.code), email="")
+        return failed(
+            "sign-in",
+            SignInRefused("You are not signed in any more.", hint=""),
+            next=_device_path(asked.code),
+            email="",
+            provider=call.services.provider.name,
+        )
     try:
         await call.services.devices.decide(person, asked.code, allow=asked.decision == "allow", address=call.address)
     except Refused as error:
@@ -164,7 +176,7 @@ async def device_form(call: Call[Nothing, Nothing]) -> Answer:
 async def account_page(call: Call[PageQuery, Nothing]) -> Answer:
     call.site.check_host(call.exchange)
     person = await browser(call)
-    return page("sign-in", next=ACCOUNT, email="", error="") if person is None else page("account", person=person)
+    return sign_in_again(call, ACCOUNT) if person is None else page("account", person=person)
 
 
 async def sign_out_form(call: Call[Nothing, Nothing]) -> Answer:
@@ -183,7 +195,7 @@ async def use_browser_link(call: Call[Nothing, Nothing]) -> Answer:
     try:
         made = await call.services.browser_codes.use(call.path["code"], label=call.user_agent, address=call.address)
     except Refused as error:
-        return failed("sign-in", error, next=ACCOUNT, email="")
+        return sign_in_again(call, ACCOUNT, error, email="")
     return onward(ACCOUNT, call.site.set_cookie(made.token, made.seconds))
 
 

@@ -92,7 +92,7 @@ async def admit(
         if not parameter.fits(text):
             raise parameter.unknown()
     raw_query = exchange.scope["query_string"]
-    if raw_query or route.query is not Nothing:
+    if (raw_query or route.query is not Nothing) and not route.open_query:
         call.query = query_reader(route.query)(dispatch.query_values(raw_query))
     if route.write:
         call.idempotency_key = exchange.idempotency_key()

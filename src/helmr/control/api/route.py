@@ -39,6 +39,8 @@ class Route:
     access: Access = "key"
     permission: str | None = None
     query: type[Any] = Nothing
+    open_query: bool = False
+    """Whether others add to its query string, so that the handler reads what it knows, and the rest is ignored."""
     body: type[Any] | None = None
     takes: Payload = "none"
     body_bytes: int = JSON_BODY_BYTES

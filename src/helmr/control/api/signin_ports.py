@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from helmr.control.service.reply import Reply
     from helmr.control.service.signin.devices import Asked, Asking
     from helmr.control.service.signin.people import Person
+    from helmr.control.service.signin.provider_sign_ins import Begun
     from helmr.control.service.signin.sign_ins import SignedIn
     from helmr.protocol.member_shapes import Member, MemberPage
     from helmr.protocol.signin_shapes import Role
@@ -96,6 +97,19 @@ class Members(Protocol):
     async def remove(self, person: Person, member_id: str, *, address: str, idempotency_key: str | None) -> Reply: ...
 
 
+class ProviderSignIns(Protocol):
+    @property
+    def name(self) -> str | None:
+        """What people are shown of the provider; None when there is none."""
+        ...
+
+    async def begin(self, *, redirect_uri: str, address: str) -> Begun: ...
+
+    async def finish(
+        self, secret: str, *, state: str, code: str, told_issuer: str | None, redirect_uri: str, label: str, address: str
+    ) -> SignedIn: ...
+
+
 class SignInServices(Protocol):
     """The ports above, as the API has them."""
 
@@ -113,3 +127,5 @@ class SignInServices(Protocol):
     def browser_codes(self) -> BrowserCodes: ...
     @property
     def members(self) -> Members: ...
+    @property
+    def provider(self) -> ProviderSignIns: ...

@@ -16,6 +16,7 @@ from helmr.control.api.enrolments import ENROLMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
 from helmr.control.api.files import FILE_ROUTES
 from helmr.control.api.members import MEMBER_ROUTES
+from helmr.control.api.provider_pages import PROVIDER_ROUTES
 from helmr.control.api.questions import QUESTION_ROUTES
 from helmr.control.api.route import Route
 from helmr.control.api.saves import SAVE_ROUTES, WORKER_OBJECT_ROUTES
@@ -62,6 +63,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *MEMBER_ROUTES,
         *AUTH_ROUTES,
         *AUTH_PAGE_ROUTES,
+        *PROVIDER_ROUTES,
         *system_routes(describe, metrics),
     )
 

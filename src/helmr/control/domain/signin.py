@@ -19,6 +19,7 @@ NAME_BYTES: Final = 128
 SETUP_SECONDS: Final = 24 * 3600
 LINK_SECONDS: Final = 24 * 3600
 BROWSER_CODE_SECONDS: Final = 60
+FLOW_SECONDS: Final = 600
 DEVICE_SECONDS: Final = 15 * 60
 DEVICE_INTERVAL: Final = 5
 SLOW_DOWN_SECONDS: Final = 5
@@ -58,6 +59,7 @@ class Bucket:
 OF_ACCOUNT: Final = Bucket(burst=10, per_hour=60)
 OF_ADDRESS: Final = Bucket(burst=30, per_hour=180)
 OF_DEVICE_REQUESTS: Final = Bucket(burst=20, per_hour=120)
+OF_PROVIDER_FLOWS: Final = Bucket(burst=30, per_hour=180)
 OF_USER_CODES: Final = Bucket(burst=10, per_hour=60)
 
 

@@ -49,6 +49,7 @@ from helmr.control.service.secrets import Secrets
 from helmr.control.service.session_logs import LogLine
 from helmr.control.service.sessions import Sessions
 from helmr.control.service.signin.hashing import RFC_9106_LOW_MEMORY
+from helmr.control.service.signin.provider import ProviderConfig
 from helmr.control.service.signin.ways import Ways
 from helmr.control.service.sleeping import Sleeping
 from helmr.control.service.starting import Starting
@@ -80,6 +81,8 @@ class PlaneConfig:
     disks: tuple[Path, ...] = ()
     """Folders of its own, by which it sees how full its disks are."""
     storage: WaterMarks = field(default_factory=WaterMarks)
+    provider: ProviderConfig | None = None
+    """Where people may sign in but for here."""
     password_cost: Parameters = field(default_factory=lambda: RFC_9106_LOW_MEMORY)
     """Of a password's hash; less is for tests."""
 
@@ -103,9 +106,9 @@ class ControlPlane:
         self.principals = Principals(database, worker_token=config.worker_token, workers=credentials)
         self.api_keys = ApiKeys(core, self.principals)
         self.members = Members(core, self.principals)
-        self.ways = Ways(database, cost=config.password_cost)
+        self.ways = Ways(database, cost=config.password_cost, provider=config.provider)
         self.sign_ins, self.passwords, self.set_up = self.ways.sign_ins, self.ways.passwords, self.ways.set_up
-        self.devices, self.browser_codes = self.ways.devices, self.ways.browser_codes
+        self.devices, self.browser_codes, self.provider = self.ways.devices, self.ways.browser_codes, self.ways.provider
         self._creations = Creations(database, origin=self.origin)
         self.sessions = Sessions(core, manifests, self._creations)
         self.explanations = Explanations(core, manifests)
