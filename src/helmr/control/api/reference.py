@@ -24,6 +24,8 @@ _HEAD = f"""# HTTP API
 All routes of `/v1` take and give JSON. The same description for machines is at `/v1/openapi.json` (OpenAPI 3.1).
 
 - **Credential**: `Authorization: Bearer hlmr_sk_...`. The key implies its Environment, and each route names the permission that it needs.
+  A [person](sign-in.md) sends the token of `helmr login` (`hlmr_ut_...`) or a browser's cookie, and names the Environment with
+  `Helmr-Environment: project/environment`.
 - **Unknown fields** of a body and unknown query parameters are refused, by name. Replies may gain members; ignore those that you don't
   know.
 - **Absent and null differ**: leave a member out, or give it a value.

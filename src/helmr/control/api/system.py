@@ -31,6 +31,7 @@ FEATURES = (
     "workers",
     "secrets",
     "api_keys",
+    "sign_in",
 )
 LIMITS = {
     "input_bytes": limits.INPUT_BYTES,
