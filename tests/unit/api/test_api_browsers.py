@@ -120,6 +120,13 @@ async def test_a_look_at_the_headers_of_a_code_uses_nothing_up(world: World) -> 
         assert (await browser.get("/auth/code/wrong")).status_code == 410
 
 
+async def test_another_sites_page_can_not_sign_a_browser_in_by_a_code(world: World) -> None:
+    async with visiting(world, "https://helmr.example.com") as browser:
+        for site, status in (("cross-site", 403), ("same-site", 403), ("none", 303), ("same-origin", 303)):
+            assert (await browser.get("/auth/code/code", headers={"Sec-Fetch-Site": site})).status_code == status
+        assert len([name for name, _, _ in world.calls if name == "browser_codes_use"]) == 2
+
+
 @pytest.mark.parametrize(
     ("client", "told", "address"),
     [

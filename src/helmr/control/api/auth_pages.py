@@ -189,7 +189,7 @@ async def sign_out_form(call: Call[Nothing, Nothing]) -> Answer:
 
 async def use_browser_link(call: Call[Nothing, Nothing]) -> Answer:
     """Sign this browser in with a code. A look at the headers alone uses nothing up."""
-    call.site.check_host(call.exchange)
+    call.site.check_opened(call.exchange)
     if call.exchange.head_only:
         return onward(ACCOUNT)
     try:

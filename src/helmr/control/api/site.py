@@ -64,6 +64,13 @@ class Site:
         if exchange.header.get(b"host", b"").decode("latin-1").lower() not in self.hosts:
             raise OriginRefused()
 
+    def check_opened(self, exchange: Exchange) -> None:
+        """For an address that signs in: a person or a program of theirs opens it, and no page of another site, which might sign a person in
+        as somebody else. Raises `OriginRefused`."""
+        self.check_host(exchange)
+        if exchange.header.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+            raise OriginRefused()
+
     def check_stranger(self, exchange: Exchange) -> None:
         """For what gives a cookie to whoever knows a secret: a program needs no origin, a browser's page must be ours. Raises as below."""
         if exchange.header.keys() & {b"origin", b"sec-fetch-site"}:
