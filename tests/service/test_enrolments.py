@@ -23,6 +23,7 @@ from helmr.host.worker.link_local import local_pair
 from helmr.protocol import jsontext
 from helmr.protocol.errors import (
     BlobNotFound,
+    EnrolmentNotFound,
     EnrolmentRefused,
     Forbidden,
     IdempotencyConflict,
@@ -143,6 +144,35 @@ async def test_tokens_end_at_their_time_and_no_receipt_has_one(database, tmp_pat
         async with h.database.connection() as connection:
             stored = await connection.fetch("SELECT receipt FROM idempotency UNION ALL SELECT token_hash FROM worker_enrolments")
         assert all(made["token"].encode() not in row[0] for row in stored)
+
+
+async def test_tokens_are_listed_without_the_token_and_taken_no_more_once_revoked(database, tmp_path):
+    """[O1]: a key sees those of its Environment. One that was used is what it is: its worker is removed."""
+    async with house(database, tmp_path) as h:
+        used, kept = await token_for(h, name="build-1"), await token_for(h)
+        found = await enrol(h, used["token"], "hlmr_wk_a")
+        page = await h.plane.enrolments.list(h.principal, None, 1)
+        (first,), (second,) = page.items, (await h.plane.enrolments.list(h.principal, page.next_cursor, 1)).items
+        assert (first.id, first.status, first.environments, first.created_by) == (kept["id"], "open", ("test/main",), h.principal.by)
+        assert (second.status, second.worker_id, second.name) == ("used", found.worker_id, "build-1")
+        stranger = await other_environment(h)
+        assert (await h.plane.enrolments.list(stranger, None, 5)).items == ()
+        for unknown in (new_id(), "x"):
+            with pytest.raises(EnrolmentNotFound):
+                await h.plane.enrolments.revoke(h.principal, unknown, None)
+        with pytest.raises(EnrolmentNotFound):
+            await h.plane.enrolments.revoke(stranger, kept["id"], None)
+        for _ in range(2):
+            ended = jsontext.loads((await h.plane.enrolments.revoke(h.principal, kept["id"], "k")).body)
+            assert ended["status"] == "ended"
+        with pytest.raises(EnrolmentRefused):
+            await enrol(h, kept["token"], "hlmr_wk_b", name="other")
+        late = jsontext.loads((await h.plane.enrolments.revoke(h.principal, used["id"], None)).body)
+        assert late["status"] == "used" and await authenticate(h, "hlmr_wk_a") == found.worker_id
+        poor = replace(h.principal, permissions=h.principal.permissions - {"workers.manage"})
+        for call in (lambda: h.plane.enrolments.list(poor, None, 5), lambda: h.plane.enrolments.revoke(poor, kept["id"], None)):
+            with pytest.raises(Forbidden):
+                await call()
 
 
 async def test_what_makes_no_token_is_refused_in_words(database, tmp_path):

@@ -114,6 +114,8 @@ _WORKER = {
     "list": Entry("helmr.cli.worker:list_", "List workers, with their room and their disks."),
     "get": Entry("helmr.cli.worker:get", "Show how a worker stands, and what is with it."),
     "token": Entry("helmr.cli.worker:token", "Make a token with which one worker is enrolled."),
+    "tokens": Entry("helmr.cli.worker:tokens", "List such tokens, and what became of them."),
+    "revoke-token": Entry("helmr.cli.worker:revoke_token", "Take such a token no more."),
     "enrol": Entry("helmr.cli.worker:enrol", "Enrol the worker of this host."),
     "rotate": Entry("helmr.cli.worker:rotate", "Have a worker make itself a new credential."),
     "drain": Entry("helmr.cli.worker:drain", "Have a worker take nothing new."),

@@ -87,6 +87,36 @@ async def token(
 
 
 @click.command()
+@click.option("--limit", type=click.IntRange(1, 100), help="At most so many [default: 50].")
+@click.option("--cursor", help="Where the page before ended.")
+@connected
+async def tokens(client: HelmrClient, output: Output, *, limit: int | None, cursor: str | None) -> None:
+    """List the tokens of the last 30 days, the latest first, and what became of them; never the tokens themselves."""
+    page = await client.workers.list_enrolments(limit=limit, cursor=cursor)
+
+    def show() -> None:
+        rows = [
+            (item.id, item.status, _text(item.name) or "-", _text(item.worker_id) or "-", item.created_at, item.expires_at)
+            for item in page.items
+        ]
+        output.table(("TOKEN", "STATUS", "NAME", "WORKER", "CREATED", "EXPIRES"), rows)
+        output.more(page.next_cursor)
+
+    output.answer(page, show)
+
+
+@click.command("revoke-token")
+@click.argument("token_id", metavar="TOKEN-ID")
+@idempotency_option
+@connected
+async def revoke_token(client: HelmrClient, output: Output, *, token_id: str, idempotency_key: str | None) -> None:
+    """Take the token with the id TOKEN-ID no more. A worker that came of it stays: `helmr worker remove`."""
+    found = await client.workers.revoke_enrolment(token_id, idempotency_key=idempotency_key)
+    came = "" if found.worker_id is UNSET else f": the worker {found.worker_id} came of it"
+    output.answer(found, lambda: output.line(f"{found.id} is {found.status}{came}."))
+
+
+@click.command()
 @click.argument("token")
 @click.option("--url", metavar="URL", help="The control plane [default: HELMR_API_URL].")
 @click.option(

@@ -44,7 +44,7 @@ from helmr.protocol.shapes import (
     QuestionState,
 )
 from helmr.protocol.triggers import Firing, TriggerInfo, TriggerPage
-from helmr.protocol.worker_shapes import NewWorkerEnrolment, Worker, WorkerDetails, WorkerPage
+from helmr.protocol.worker_shapes import NewWorkerEnrolment, Worker, WorkerDetails, WorkerEnrolment, WorkerEnrolmentPage, WorkerPage
 
 __all__ = [
     "Agents",
@@ -103,6 +103,8 @@ __all__ = [
     "TurnWaitTimeout",
     "Worker",
     "WorkerDetails",
+    "WorkerEnrolment",
+    "WorkerEnrolmentPage",
     "WorkerPage",
     "Workers",
     "choice_answer",

@@ -7,7 +7,7 @@ from typing import Any
 
 from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
-from helmr.protocol.worker_shapes import NewWorkerEnrolment, WorkerDetails, WorkerPage
+from helmr.protocol.worker_shapes import NewWorkerEnrolment, WorkerDetails, WorkerEnrolment, WorkerEnrolmentPage, WorkerPage
 
 
 class Workers:
@@ -49,6 +49,16 @@ class Workers:
         }
         told = {key: value for key, value in body.items() if value is not None}
         return read(NewWorkerEnrolment, await self._transport.write("/v1/workers/enrolments", told, idempotency_key))
+
+    async def list_enrolments(self, *, cursor: str | None = None, limit: int | None = None) -> WorkerEnrolmentPage:
+        """A page of the tokens of the last 30 days, without the tokens, the newest first. `limit` 1-100, 50 when omitted."""
+        query = {"cursor": cursor, "limit": limit}
+        return read(WorkerEnrolmentPage, await self._transport.call("GET", "/v1/workers/enrolments", query=query))
+
+    async def revoke_enrolment(self, enrolment_id: str, *, idempotency_key: str | None = None) -> WorkerEnrolment:
+        """Take a token no more. A worker that came of it stays: `remove` it. Raises `EnrolmentNotFound`."""
+        path = f"/v1/workers/enrolments/{segment(enrolment_id)}/revoke"
+        return read(WorkerEnrolment, await self._transport.write(path, {}, idempotency_key))
 
     async def rotate(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
         """Have an enrolled worker make itself a new credential; the old one is taken until the new one is used. No Turn is cut for it.

@@ -122,3 +122,24 @@ class EnrolledWorker:
     name: str
     driver: str | UnsetType = UNSET
     environments: tuple[str, ...] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnrolment:
+    """A token that was made, without the token. `used` tells of which worker; `ended` is one that expired or was revoked before that."""
+
+    id: str
+    status: Literal["open", "used", "ended"]
+    created_at: str
+    expires_at: str
+    created_by: Mapping[str, Any]
+    name: str | UnsetType = UNSET
+    driver: str | UnsetType = UNSET
+    environments: tuple[str, ...] | UnsetType = UNSET
+    worker_id: WorkerId | UnsetType = UNSET
+    used_at: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnrolmentPage(Page[WorkerEnrolment]):
+    items: tuple[WorkerEnrolment, ...]

@@ -54,7 +54,7 @@ from helmr.protocol.signin_shapes import Myself
 from helmr.protocol.states import ComputerStatus, SessionStatus
 from helmr.protocol.triggers import TriggerInfo, TriggerPage
 from helmr.protocol.unset import UNSET, UnsetType
-from helmr.protocol.worker_shapes import NewWorkerEnrolment, WorkerDetails, WorkerPage
+from helmr.protocol.worker_shapes import NewWorkerEnrolment, WorkerDetails, WorkerEnrolment, WorkerEnrolmentPage, WorkerPage
 from helmr.sdk.agent import AgentDefinition
 
 I_contra = TypeVar("I_contra", contravariant=True)
@@ -568,6 +568,12 @@ class Workers:
         `name` it also enrols the worker of that name again. The result has no `token` when the answer to an earlier attempt was lost: make
         another one. Raises `Forbidden`, `InvalidValue`.
         """
+
+    def list_enrolments(self, *, cursor: str | None = None, limit: int | None = None) -> WorkerEnrolmentPage:
+        """A page of the tokens of the last 30 days, without the tokens, the newest first. `limit` 1-100, 50 when omitted."""
+
+    def revoke_enrolment(self, enrolment_id: str, *, idempotency_key: str | None = None) -> WorkerEnrolment:
+        """Take a token no more. A worker that came of it stays: `remove` it. Raises `EnrolmentNotFound`."""
 
     def rotate(self, worker: str, *, idempotency_key: str | None = None) -> WorkerDetails:
         """Have an enrolled worker make itself a new credential; the old one is taken until the new one is used. No Turn is cut for it.

@@ -41,6 +41,7 @@ VALUES = {
     "api_key_id": API_KEY,
     "member_id": MEMBER,
     "worker": "build-1",
+    "enrolment_id": HOLD,
     "trigger": "nightly",
     "code": "code",
     "digest": DIGEST,

@@ -45,6 +45,8 @@ from helmr.protocol.worker_shapes import (
     WorkerCapacity,
     WorkerComputers,
     WorkerDetails,
+    WorkerEnrolment,
+    WorkerEnrolmentPage,
     WorkerPage,
     WorkerStorage,
 )
@@ -210,6 +212,13 @@ def worker(kind: type[Worker] = WorkerDetails) -> Any:
         silent_seconds=1.5,
         lease_until=TIME,
         created_at=TIME,
+    )
+
+
+def enrolment() -> WorkerEnrolment:
+    by = {"kind": "api_key", "id": SESSION}
+    return WorkerEnrolment(
+        id=HOLD, status="used", created_at=TIME, expires_at=TIME, created_by=by, worker_id=WorkerId(WORKER), used_at=TIME
     )
 
 
@@ -582,6 +591,16 @@ class Operations(SignInOperations):
     async def enrolments_create(world: World, principal: Any, **asked: Any) -> Reply:
         made = NewWorkerEnrolment(id=HOLD, expires_at=TIME, environments=("a/b",), token=UNSET if world.replay else "hlmr_we_new")
         return Reply(json.dumps(to_wire(made)).encode(), world.replay)
+
+    @staticmethod
+    async def enrolments_list(world: World, principal: Any, cursor: str | None, limit: int) -> WorkerEnrolmentPage:
+        return WorkerEnrolmentPage(items=(enrolment(),), next_cursor="next")
+
+    @staticmethod
+    async def enrolments_revoke(world: World, principal: Any, enrolment_id: str, key: str | None) -> Reply:
+        if enrolment_id != HOLD:
+            raise errors.EnrolmentNotFound()
+        return Reply(json.dumps(to_wire(enrolment())).encode(), world.replay)
 
     @staticmethod
     async def enrolments_enrol(world: World, token: str, **asked: Any) -> EnrolledWorker:

@@ -128,6 +128,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
             ("api_key_id", FOREIGN_COMPUTER),
             ("member_id", FOREIGN_COMPUTER),
             ("worker", "another"),
+            ("enrolment_id", FOREIGN_COMPUTER),
             ("command_id", FOREIGN_COMMAND),
             ("deployment_id", FOREIGN_DEPLOYMENT),
             ("agent", "another"),

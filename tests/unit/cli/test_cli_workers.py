@@ -100,3 +100,16 @@ async def test_a_host_is_enrolled_with_a_token_from_standard_input_and_no_api_ke
     assert server.requests[0].json()["token"] == "hlmr_we_x" and used.code == 1 and "enrolment_refused" in used.err
     lost = await helmr("worker", "enrol", "hlmr_we_x", "--state", str(tmp_path))
     assert lost.code == 2 and "--url" in lost.err
+
+
+async def test_tokens_are_listed_with_what_became_of_them_and_revoked(helmr: Helmr) -> None:
+    made = {"id": HOLD, "status": "open", "created_at": TIME, "expires_at": TIME, "created_by": {"kind": "user", "id": HOLD}}
+    used = made | {"status": "used", "worker_id": COMPUTER, "name": "build-1"}
+    answers = [Reply({"items": [used, made], "next_cursor": None}), Reply(made | {"status": "ended"}), Reply(used)]
+    async with scripted(answers) as server:
+        listed = await helmr("worker", "tokens", server=server)
+        ended = await helmr("worker", "revoke-token", HOLD, server=server)
+        late = await helmr("worker", "revoke-token", HOLD, server=server)
+    assert [line.split("\t")[1:4] for line in listed.out.splitlines()] == [["used", "build-1", COMPUTER], ["open", "-", "-"]]
+    assert f"{HOLD} is ended." in ended.out and f"the worker {COMPUTER} came of it" in late.out
+    assert server.requests[1].path == f"/v1/workers/enrolments/{HOLD}/revoke"

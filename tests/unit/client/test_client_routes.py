@@ -93,6 +93,15 @@ API_KEY: dict[str, Any] = {
     "created_at": TIME,
     "expires_at": TIME,
 }
+ENROLMENT = {
+    "id": HOLD,
+    "status": "used",
+    "created_at": TIME,
+    "expires_at": TIME,
+    "created_by": {"kind": "api_key", "id": HOLD},
+    "worker_id": HOLD,
+    "environments": ["shop/main"],
+}
 WORKER: dict[str, Any] = {
     "id": HOLD,
     "name": "build-1",
@@ -166,6 +175,8 @@ ANSWERS: dict[str, Any] = {
     "get_worker": WORKER
     | {"waits": {"unsaved": 1}, "held": [{"id": COMPUTER, "template": "repo", "residency": "running", "cpu": 1.0, "memory": 5}]},
     "create_worker_enrolment": {"id": HOLD, "expires_at": TIME, "token": "hlmr_we_new", "environments": ["shop/main"]},
+    "list_worker_enrolments": {"items": [ENROLMENT], "next_cursor": "next"},
+    "revoke_worker_enrolment": ENROLMENT | {"status": "ended"},
     "rotate_worker_credential": WORKER | {"rotating": True},
     "drain_worker": WORKER | {"state": "draining", "drain": {"reason": "asked", "since": TIME, "by": {"kind": "api_key", "id": HOLD}}},
     "undrain_worker": WORKER,
@@ -283,6 +294,8 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.workers.get("build-1")).held[0].residency == "running"
         made = await client.workers.create_enrolment(name="build-1", driver="gvisor", environments=["shop/main"], expires_in="10m")
         assert made.token == "hlmr_we_new"
+        assert (await client.workers.list_enrolments(cursor="c", limit=3)).items[0].worker_id == HOLD
+        assert (await client.workers.revoke_enrolment(HOLD)).status == "ended"
         assert (await client.workers.rotate("build-1")).rotating
         assert (await client.workers.drain("build-1")).drain.reason == "asked"
         assert (await client.workers.undrain("build-1")).environments == ("shop/main",)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from helmr.control.api.answers import Answer, encoded
 from helmr.control.api.call import Call, given
-from helmr.control.api.requests import CreateWorkerEnrolment, EnrolWorker, Nothing
+from helmr.control.api.requests import CreateWorkerEnrolment, EnrolWorker, Nothing, PageQuery
 from helmr.control.api.route import Route
 from helmr.protocol import errors
 from helmr.protocol.ids import is_id
-from helmr.protocol.worker_shapes import EnrolledWorker, NewWorkerEnrolment, WorkerDetails
+from helmr.protocol.worker_shapes import EnrolledWorker, NewWorkerEnrolment, WorkerDetails, WorkerEnrolment, WorkerEnrolmentPage
 
 
 async def create(call: Call[Nothing, CreateWorkerEnrolment]) -> Answer:
@@ -21,6 +21,14 @@ async def create(call: Call[Nothing, CreateWorkerEnrolment]) -> Answer:
         expires_in=given(body.expires_in),
         idempotency_key=call.idempotency_key,
     )
+
+
+async def list_(call: Call[PageQuery, Nothing]) -> Answer:
+    return encoded(await call.services.enrolments.list(call.principal, given(call.query.cursor), call.query.limit))
+
+
+async def revoke(call: Call[Nothing, Nothing]) -> Answer:
+    return await call.services.enrolments.revoke(call.principal, call.path["enrolment_id"], call.idempotency_key)
 
 
 async def enrol(call: Call[Nothing, EnrolWorker]) -> Answer:
@@ -55,6 +63,31 @@ ENROLMENT_ROUTES = (
         takes="json",
         answer=NewWorkerEnrolment,
         status=201,
+        write=True,
+    ),
+    Route(
+        method="GET",
+        path="/v1/workers/enrolments",
+        name="list_worker_enrolments",
+        summary="List the tokens of the last 30 days, without the tokens, and what became of them",
+        handler=list_,
+        tag="Workers",
+        permission="workers.manage",
+        query=PageQuery,
+        answer=WorkerEnrolmentPage,
+        errors=(errors.InvalidCursor,),
+    ),
+    Route(
+        method="POST",
+        path="/v1/workers/enrolments/{enrolment_id}/revoke",
+        name="revoke_worker_enrolment",
+        summary="Take a token no more; a worker that came of it stays",
+        handler=revoke,
+        tag="Workers",
+        permission="workers.manage",
+        body=Nothing,
+        takes="json",
+        answer=WorkerEnrolment,
         write=True,
     ),
     Route(

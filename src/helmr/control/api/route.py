@@ -99,6 +99,7 @@ PATH_PARAMETERS: dict[str, PathParameter] = {
         {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
         "The worker, by its name or its id.",
     ),
+    "enrolment_id": PathParameter(ids.is_id, errors.EnrolmentNotFound, _ID, "The enrolment, by its id; never its token."),
     "worker_id": PathParameter(ids.is_id, errors.ObjectNotFound, _ID, "The worker that asks, by the id it was welcomed with."),
     "object": PathParameter(
         _is_digest, errors.ObjectNotFound, {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "BLAKE3 of the bytes, in lower-case hex."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from helmr.protocol.shapes import Page
-from helmr.protocol.worker_shapes import EnrolledWorker, Worker, WorkerDetails
+from helmr.protocol.worker_shapes import EnrolledWorker, Worker, WorkerDetails, WorkerEnrolment
 
 if TYPE_CHECKING:
     from helmr.control.api.services import Receipt
@@ -37,5 +37,7 @@ class Enrolments(Protocol):
         expires_in: str | None,
         idempotency_key: str | None,
     ) -> Receipt: ...
+    async def list(self, principal: Principal, cursor: str | None, limit: int) -> Page[WorkerEnrolment]: ...
+    async def revoke(self, principal: Principal, enrolment_id: str, idempotency_key: str | None) -> Receipt: ...
     async def enrol(self, token: str, *, credential_hash: str, name: str | None, driver: str | None) -> EnrolledWorker: ...
     async def own(self, worker_id: str) -> EnrolledWorker: ...

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from helmr.control.service import render
+from helmr.control.service.asked import decode_cursor, encode_cursor
 from helmr.control.service.core import Core, Effects, retry_of
 from helmr.control.service.principals import Principal
 from helmr.control.service.reply import Reply
@@ -20,11 +21,11 @@ from helmr.control.store.pool import Connection
 from helmr.control.store.queries import computers, enrolments
 from helmr.protocol import jsontext
 from helmr.protocol.duration import duration_ms
-from helmr.protocol.errors import EnrolmentRefused, Forbidden, InvalidValue, WorkerExists
-from helmr.protocol.ids import WorkerId, is_definition_id, new_id
+from helmr.protocol.errors import EnrolmentNotFound, EnrolmentRefused, Forbidden, InvalidValue, WorkerExists
+from helmr.protocol.ids import WorkerId, is_definition_id, is_id, new_id
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
-from helmr.protocol.worker_shapes import EnrolledWorker, NewWorkerEnrolment
+from helmr.protocol.worker_shapes import EnrolledWorker, NewWorkerEnrolment, WorkerEnrolment, WorkerEnrolmentPage
 
 TOKEN_PREFIX: Final = "hlmr_we_"
 LIVES_MS: Final = 3_600_000
@@ -87,6 +88,32 @@ class Enrolments:
             return Reply(jsontext.dumps(to_wire(made)))
 
         return await self._core.write("create_enrolment", work)
+
+    async def list(self, principal: Principal, cursor: str | None, limit: int) -> WorkerEnrolmentPage:
+        """Those that were made with keys of the Environment, all for a person; the newest first, of the last 30 days."""
+        principal.require("workers.manage")
+        before = decode_cursor(cursor) if cursor is not None else None
+        async with self._core.database.connection() as connection:
+            rows = await _listed(connection, principal, before=before, count=limit + 1)
+        following = encode_cursor(str(rows[limit - 1]["id"])) if len(rows) > limit else None
+        return WorkerEnrolmentPage(items=tuple(_shape(row) for row in rows[:limit]), next_cursor=following)
+
+    async def revoke(self, principal: Principal, enrolment_id: str, idempotency_key: str | None) -> Reply:
+        """Take a token no more; again, and of a used one, it changes nothing. Raises `EnrolmentNotFound`."""
+        principal.require("workers.manage")
+        retry = retry_of(principal, "workers.enrolments.revoke", enrolment_id, idempotency_key, {})
+
+        async def work(connection: Connection, effects: Effects) -> Reply:
+            if not is_id(enrolment_id) or not await _listed(connection, principal, id=enrolment_id):
+                raise EnrolmentNotFound()
+            earlier = await retry.claim(connection)
+            if earlier is not None:
+                return earlier
+            await enrolments.revoke_enrolment(connection, id=enrolment_id)
+            (row,) = await _listed(connection, principal, id=enrolment_id)
+            return await retry.remember(connection, jsontext.dumps(to_wire(_shape(row))), None)
+
+        return await self._core.write("revoke_enrolment", work)
 
     async def enrol(self, token: str, *, credential_hash: str, name: str | None, driver: str | None) -> EnrolledWorker:
         """Exchange a token for a credential, of which only the hash is told. The same again gives the same.
@@ -158,6 +185,29 @@ async def _serves(connection: Connection, principal: Principal, wanted: Sequence
     if missing:
         raise InvalidValue(f"There is no Environment {missing[0]!r}; it is written as project/environment.")
     return sorted(found.values())
+
+
+async def _listed(
+    connection: Connection, principal: Principal, *, id: str | None = None, before: str | None = None, count: int = 1
+) -> list[Any]:
+    return await enrolments.list_enrolments(
+        connection, environment_id=principal.environment_id, everything=principal.kind == "user", id=id, before=before, count=count
+    )
+
+
+def _shape(row: Any) -> WorkerEnrolment:
+    return WorkerEnrolment(
+        id=str(row["id"]),
+        status="used" if row["used_at"] is not None else "open" if row["open"] else "ended",
+        created_at=render.time_text(row["created_at"]),
+        expires_at=render.time_text(row["expires_at"]),
+        created_by=jsontext.loads(row["created_by"]),
+        name=UNSET if row["name"] is None else row["name"],
+        driver=UNSET if row["driver"] is None else row["driver"],
+        environments=UNSET if row["environment_names"] is None else tuple(row["environment_names"]),
+        worker_id=UNSET if row["worker_id"] is None else WorkerId(str(row["worker_id"])),
+        used_at=UNSET if row["used_at"] is None else render.time_text(row["used_at"]),
+    )
 
 
 async def _enrolled(connection: Connection, worker_id: Any) -> EnrolledWorker:

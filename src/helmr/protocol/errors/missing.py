@@ -118,6 +118,13 @@ class WorkerNotFound(Missing):
     hint = "`helmr worker list` shows the workers."
 
 
+class EnrolmentNotFound(Missing):
+    """There is no such enrolment of a worker in this Environment."""
+
+    code = "enrolment_not_found"
+    hint = "`helmr worker tokens` shows those of the last 30 days."
+
+
 class SecretNotFound(Missing):
     """There is no such Secret in this Environment."""
 

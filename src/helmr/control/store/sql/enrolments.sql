@@ -71,3 +71,16 @@ SELECT EXISTS (SELECT FROM workers WHERE id = :id AND (environments IS NULL OR :
 
 -- name: old_enrolments()!
 DELETE FROM worker_enrolments WHERE expires_at < clock_timestamp() - interval '30 days';
+
+-- name: list_enrolments(environment_id, everything, id, before, count)
+-- Those of the Environment, or all for who sees `everything`, newest first.
+SELECT n.*, n.expires_at > clock_timestamp() AS open, CASE WHEN n.environments IS NOT NULL THEN ARRAY(
+    SELECT p.name || '/' || e.name FROM environments e JOIN projects p ON p.id = e.project_id WHERE e.id = ANY (n.environments) ORDER BY 1
+) END AS environment_names
+FROM worker_enrolments n
+WHERE (:everything OR n.environment_id = :environment_id) AND (:id::uuid IS NULL OR n.id = :id) AND (:before::uuid IS NULL OR n.id < :before)
+ORDER BY n.id DESC LIMIT :count;
+
+-- name: revoke_enrolment(id)!
+-- One that was used stays so: what came of it is a worker, which is removed as such.
+UPDATE worker_enrolments SET expires_at = least(expires_at, clock_timestamp()) WHERE id = :id AND used_at IS NULL;
