@@ -44,6 +44,13 @@ def test_workers_and_hostd_agree_on_their_socket_and_the_workers_group() -> None
         assert user is not None and f"u {user[1]} " in users
 
 
+def test_hostd_has_the_mounts_of_its_host_and_ends_without_its_computers() -> None:
+    """[C3]."""
+    text = (DEPLOY / "systemd" / "helmr-hostd.service").read_text()
+    apart = re.findall(r"^(?:Private(?!Mounts=no)|Protect|ReadOnly|Inaccessible|TemporaryFile|Root|User|SystemCall).*$", text, re.MULTILINE)
+    assert apart == [] and "\nKillMode=process\n" in text and "\nDelegate=yes\n" in text
+
+
 def test_a_worker_that_is_stopped_has_longer_than_its_drain() -> None:
     text = (DEPLOY / "systemd" / "helmr-worker.service").read_text()
     assert "--drain 2min" not in text, "durations of Helmr have one letter"
