@@ -83,6 +83,7 @@ _MEMBER = {
     "list": Entry("helmr.cli.member:list_", "List members."),
     "get": Entry("helmr.cli.member:get", "Show a member."),
     "add": Entry("helmr.cli.member:add", "Add a member."),
+    "password-link": Entry("helmr.cli.member:password_link", "Make a link by which a member sets a new password."),
     "change": Entry("helmr.cli.member:change", "Give a member another role, or shut them out."),
     "remove": Entry("helmr.cli.member:remove", "Remove a member."),
 }

@@ -58,10 +58,24 @@ async def add(client: HelmrClient, output: Output, *, email: str, name: str, rol
     def show() -> None:
         _show(output, made.member)
         if made.password_link is UNSET:
-            output.note("The answer to an earlier attempt was lost, and the link with it: `POST /auth/password-links` makes another one.")
+            output.note("The answer to an earlier attempt was lost, and the link with it: `helmr member password-link` makes another one.")
         else:
             output.line(made.password_link.url)
             output.note("For them alone: whoever has the link becomes this member. It is shown this once, and lasts a day.")
+
+    output.answer(made, show)
+
+
+@click.command("password-link")
+@click.argument("email")
+@connected
+async def password_link(client: HelmrClient, output: Output, *, email: str) -> None:
+    """Make a link by which the member with the address EMAIL sets a new password. It works once, and lasts a day."""
+    made = await client.members.password_link(email)
+
+    def show() -> None:
+        output.line(made.url)
+        output.note("For them alone: whoever has the link becomes this member. It is shown this once, and lasts a day.")
 
     output.answer(made, show)
 

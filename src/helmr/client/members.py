@@ -7,7 +7,7 @@ from typing import Any
 from helmr.client.reading import read
 from helmr.client.transport import Transport, segment
 from helmr.protocol.member_shapes import Member, MemberPage, NewMember
-from helmr.protocol.signin_shapes import Role
+from helmr.protocol.signin_shapes import PasswordLink, Role
 
 
 class Members:
@@ -32,6 +32,13 @@ class Members:
         Raises `Forbidden`, `MemberExists`, `InvalidValue`.
         """
         return read(NewMember, await self._transport.write("/v1/members", {"email": email, "name": name, "role": role}, idempotency_key))
+
+    async def password_link(self, email: str) -> PasswordLink:
+        """An address at which a member sets a new password, once, within a day; one that was made before is void. For them alone.
+
+        Raises `MemberNotFound`, and `Forbidden` for a member of a higher role.
+        """
+        return read(PasswordLink, await self._transport.call("POST", "/auth/password-links", json={"email": email}))
 
     async def change(
         self,

@@ -106,3 +106,14 @@ async def test_logout_forgets_also_where_the_server_is_gone(helmr: Helmr, tmp_pa
         await helmr("login", server.url, "--device")
     done = await helmr("logout", "--json")
     assert done.code == 4 and not (tmp_path / ".config/helmr/login.json").exists()
+
+
+async def test_an_admin_gets_a_link_for_a_member_and_is_told_whose_it_is(helmr: Helmr) -> None:
+    link = {"url": "https://h/auth/password-link?code=c", "expires_in": 86400}
+    async with scripted([Reply(link), Reply(link), problem("forbidden", 403)]) as server:
+        made = await helmr("member", "password-link", "bob@example.com", "--json", server=server)
+        shown = await helmr("member", "password-link", "bob@example.com", server=server)
+        refused = await helmr("member", "password-link", "owner@example.com", "--json", server=server)
+    assert made.json == link and shown.out == f"{link['url']}\n" and "For them alone" in shown.err
+    assert server.requests[0].path == "/auth/password-links" and server.requests[0].json() == {"email": "bob@example.com"}
+    assert refused.code == 1 and refused.error["code"] == "forbidden"
