@@ -79,6 +79,18 @@ _KEY = {
     "revoke": Entry("helmr.cli.key:revoke", "Have an API key taken no more."),
 }
 
+_PROJECT = {
+    "list": Entry("helmr.cli.environment:list_projects", "List projects."),
+    "create": Entry("helmr.cli.environment:create_project", "Make a project."),
+}
+
+_ENVIRONMENT = {
+    "list": Entry("helmr.cli.environment:list_", "List Environments."),
+    "get": Entry("helmr.cli.environment:get", "Show what an Environment allows."),
+    "create": Entry("helmr.cli.environment:create", "Make an Environment of a project."),
+    "limit": Entry("helmr.cli.environment:limit", "Set limits of an Environment."),
+}
+
 _MEMBER = {
     "list": Entry("helmr.cli.member:list_", "List members."),
     "get": Entry("helmr.cli.member:get", "Show a member."),
@@ -116,6 +128,8 @@ _ROOT = {
     "computer": Entry("helmr.cli.main:computer", "What Sessions run on."),
     "deployment": Entry("helmr.cli.main:deployment", "Published versions of a project."),
     "key": Entry("helmr.cli.main:key", "API keys: what programs may."),
+    "project": Entry("helmr.cli.main:project", "What Environments belong to."),
+    "env": Entry("helmr.cli.main:env", "Environments, and what they allow."),
     "member": Entry("helmr.cli.main:member", "People: who may come in, and what they may."),
     "secret": Entry("helmr.cli.main:secret", "Values that Computers get and nobody can read."),
     "trigger": Entry("helmr.cli.main:trigger", "When Agents start by themselves."),
@@ -135,6 +149,8 @@ agent = LazyGroup("agent", entries=_AGENT, help="What a Deployment publishes.")
 question = LazyGroup("question", entries=_QUESTION, help="What Sessions ask people.")
 computer = LazyGroup("computer", entries=_COMPUTER, help="What Sessions run on.")
 key = LazyGroup("key", entries=_KEY, help="API keys: what programs may.")
+project = LazyGroup("project", entries=_PROJECT, help="What Environments belong to.")
+env = LazyGroup("env", entries=_ENVIRONMENT, help="Environments, and what they allow.")
 member = LazyGroup("member", entries=_MEMBER, help="People: who may come in, and what they may.")
 secret = LazyGroup("secret", entries=_SECRET, help="Values that Computers get and nobody can read.")
 server = LazyGroup("server", entries=_SERVER, help="Look after a control plane's installation.")

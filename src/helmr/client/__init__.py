@@ -8,6 +8,7 @@ from helmr.client.commands import CommandOutput, CommandRef, Commands
 from helmr.client.computers import Computers
 from helmr.client.contract import JsonInput
 from helmr.client.deployments import Deployments
+from helmr.client.environments import Environments, Projects
 from helmr.client.event_stream import EventStream
 from helmr.client.members import Members
 from helmr.client.outcome import (
@@ -66,6 +67,7 @@ __all__ = [
     "ComputerStream",
     "Computers",
     "Deployments",
+    "Environments",
     "EventStream",
     "ExpiredTurn",
     "FailedTurn",
@@ -76,6 +78,7 @@ __all__ = [
     "Members",
     "NewApiKey",
     "NewWorkerEnrolment",
+    "Projects",
     "QuestionPage",
     "QuestionReceipt",
     "QuestionState",

@@ -10,6 +10,7 @@ from helmr.client.commands import Commands
 from helmr.client.computers import Computers
 from helmr.client.configuration import resolve
 from helmr.client.deployments import Deployments
+from helmr.client.environments import Environments, Projects
 from helmr.client.members import Members
 from helmr.client.questions import Questions
 from helmr.client.reading import read
@@ -56,6 +57,8 @@ class HelmrClient:
         self.secrets = Secrets(self._transport)
         self.api_keys = ApiKeys(self._transport)
         self.members = Members(self._transport)
+        self.projects = Projects(self._transport)
+        self.environments = Environments(self._transport)
         self.triggers = Triggers(self._transport)
         self.workers = Workers(self._transport)
 

@@ -8,6 +8,7 @@ from helmr.client.api_keys import ApiKeys
 from helmr.client.asks import StatusFilter
 from helmr.client.client import DEFAULT_RETRY
 from helmr.client.commands import CommandOutput
+from helmr.client.environments import Environments, Projects
 from helmr.client.members import Members
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
@@ -309,6 +310,8 @@ class HelmrClient:
     secrets: Secrets
     api_keys: ApiKeys
     members: Members
+    projects: Projects
+    environments: Environments
     triggers: Triggers
     workers: Workers
 

@@ -15,6 +15,8 @@ from tests.unit.api.signin_fakes import SignInOperations
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
+from helmr.protocol.environment_shapes import Environment, EnvironmentPage, Project, ProjectPage
+from helmr.protocol.environment_shapes import Limits as EnvironmentLimits
 from helmr.protocol.ids import ApiKeyId, ComputerId, SaveId, SecretId, WorkerId, is_definition_id, is_id, new_id
 from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
 from helmr.protocol.member_shapes import Member, MemberPage, NewMember
@@ -184,6 +186,20 @@ def member() -> Member:
     return Member(id=MEMBER, email="ada@example.com", name="Ada", role="developer", created_at=TIME, ways=("password",))
 
 
+def environment() -> Environment:
+    kept = dict.fromkeys(("payload_retention", "computer_retention", "trigger_computer_retention"), "never")
+    limits = EnvironmentLimits(admission_rate="unlimited", trigger_grace="1h", max_init_duration="10m", **kept)
+    return Environment(id=ENVIRONMENT, path="a/b", project="a", name="b", created_at=TIME, limits=limits)
+
+
+def known_environment(environment_id: str) -> None:
+    if environment_id != ENVIRONMENT:
+        raise errors.EnvironmentNotFound()
+
+
+PROJECT = Project(id=HOLD, name="a", environments=("b",), created_at=TIME)
+
+
 def known_member(member_id: str) -> None:
     if member_id != MEMBER:
         raise errors.MemberNotFound()
@@ -299,8 +315,8 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
-            " sign_ins set_up"
-            " passwords devices browser_codes provider triggers blobs save_objects secrets api_keys members workers enrolments health"
+            " sign_ins set_up members environments"
+            " passwords devices browser_codes provider triggers blobs save_objects secrets api_keys workers enrolments health"
         )
         if name in nouns.split():
             return _Service(self, name)
@@ -522,6 +538,32 @@ class Operations(SignInOperations):
     async def secrets_revoke(world: World, principal: Any, name: str, key: str | None) -> Reply:
         known_secret(name)
         return Reply(json.dumps(to_wire(secret())).encode(), world.replay)
+
+    @staticmethod
+    async def environments_projects(world: World, person: Any, cursor: str | None, limit: int) -> ProjectPage:
+        return ProjectPage(items=(PROJECT,), next_cursor="next")
+
+    @staticmethod
+    async def environments_create_project(world: World, person: Any, **asked: Any) -> Reply:
+        return Reply(json.dumps(to_wire(PROJECT)).encode(), world.replay)
+
+    @staticmethod
+    async def environments_list(world: World, person: Any, project: str | None, cursor: str | None, limit: int) -> EnvironmentPage:
+        return EnvironmentPage(items=(environment(),), next_cursor="next")
+
+    @staticmethod
+    async def environments_get(world: World, person: Any, environment_id: str) -> Environment:
+        known_environment(environment_id)
+        return environment()
+
+    @staticmethod
+    async def environments_create(world: World, person: Any, **asked: Any) -> Reply:
+        return Reply(json.dumps(to_wire(environment())).encode(), world.replay)
+
+    @staticmethod
+    async def environments_limit(world: World, person: Any, environment_id: str, asked: Any, **named: Any) -> Reply:
+        known_environment(environment_id)
+        return Reply(json.dumps(to_wire(environment())).encode(), world.replay)
 
     @staticmethod
     async def members_list(world: World, person: Any, cursor: str | None, limit: int) -> MemberPage:

@@ -127,6 +127,7 @@ async def test_a_route_with_a_body_refuses_unknown_members_and_other_shapes(clie
             ("secret", "FOREIGN"),
             ("api_key_id", FOREIGN_COMPUTER),
             ("member_id", FOREIGN_COMPUTER),
+            ("environment_id", FOREIGN_COMPUTER),
             ("worker", "another"),
             ("enrolment_id", FOREIGN_COMPUTER),
             ("command_id", FOREIGN_COMMAND),

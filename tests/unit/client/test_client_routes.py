@@ -76,6 +76,23 @@ SECRET: dict[str, Any] = {
     "created_by": {"kind": "api_key", "id": HOLD},
     "rotated_at": TIME,
 }
+ENVIRONMENT: dict[str, Any] = {
+    "id": HOLD,
+    "path": "shop/main",
+    "project": "shop",
+    "name": "main",
+    "created_at": TIME,
+    "limits": {
+        "admission_rate": "0.5",
+        "admission_burst": 3,
+        "payload_retention": "never",
+        "computer_retention": "7d",
+        "trigger_computer_retention": "1d",
+        "trigger_grace": "1h",
+        "max_init_duration": "10m",
+    },
+}
+PROJECT: dict[str, Any] = {"id": HOLD, "name": "shop", "environments": ["main"], "created_at": TIME}
 MEMBER: dict[str, Any] = {
     "id": HOLD,
     "email": "ada@example.com",
@@ -166,6 +183,12 @@ ANSWERS: dict[str, Any] = {
     "get_api_key": API_KEY | {"replaced_by": SESSION},
     "rotate_api_key": {"key": API_KEY},
     "revoke_api_key": API_KEY | {"status": "revoked", "revoked_at": TIME},
+    "list_projects": {"items": [PROJECT], "next_cursor": "next"},
+    "create_project": PROJECT,
+    "list_environments": {"items": [ENVIRONMENT], "next_cursor": "next"},
+    "get_environment": ENVIRONMENT | {"current_deployment_id": DEPLOYMENT},
+    "create_environment": ENVIRONMENT,
+    "limit_environment": ENVIRONMENT,
     "list_members": {"items": [MEMBER], "next_cursor": "next"},
     "get_member": MEMBER | {"last_seen_at": TIME},
     "add_member": {"member": MEMBER, "password_link": {"url": "https://helmr.example.com/auth/password-link?code=c", "expires_in": 86400}},
@@ -285,6 +308,14 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         assert (await client.api_keys.get(HOLD)).replaced_by == SESSION
         assert (await client.api_keys.rotate(HOLD, overlap="1h")).token is UNSET
         assert (await client.api_keys.revoke(HOLD)).status == "revoked"
+        assert (await client.projects.list(cursor="c", limit=3)).items[0].environments == ("main",)
+        assert (await client.projects.create("shop")).name == "shop"
+        assert (await client.environments.list(project="shop", cursor="c", limit=3)).items[0].limits.admission_burst == 3
+        assert (await client.environments.get(HOLD)).current_deployment_id == DEPLOYMENT
+        assert (await client.environments.create("shop", "main")).path == "shop/main"
+        everything = {"computer_retention": "7d", "trigger_computer_retention": "1d", "trigger_grace": "1h", "max_init_duration": "10m"}
+        limited = await client.environments.limit(HOLD, admission_rate="0.5", admission_burst=3, payload_retention="never", **everything)
+        assert limited.limits.payload_retention == "never"
         assert (await client.members.list(cursor="c", limit=3)).items[0].ways == ("password",)
         assert (await client.members.get(HOLD)).last_seen_at == TIME
         assert (await client.members.add("ada@example.com", name="Ada", role="developer")).password_link.expires_in == 86400

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from helmr.control.api.constraints import Bytes
+from helmr.control.api.constraints import Between, Bytes
+from helmr.control.api.requests import PageQuery as Paging
 from helmr.protocol.signin_shapes import Role
 from helmr.protocol.unset import UNSET, UnsetType
 
@@ -65,6 +66,40 @@ class ChangeMember:
     name: Annotated[str, Bytes(1, 128)] | UnsetType = UNSET
     role: Role | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateProject:
+    name: Annotated[str, Bytes(1, 128)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateEnvironment:
+    """`project` is the name of one that there is."""
+
+    project: Annotated[str, Bytes(1, 128)]
+    name: Annotated[str, Bytes(1, 128)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentsQuery(Paging):
+    """Of the `project` with that name, or of all."""
+
+    project: Annotated[str, Bytes(1, 128)] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeLimits:
+    """What is omitted stays as it is. An `admission_rate` is a number of Sessions and Turns a second, or "unlimited"; the others are
+    durations such as "30d", or "never" for what is kept."""
+
+    admission_rate: Annotated[str, Bytes(1, 32)] | UnsetType = UNSET
+    admission_burst: Annotated[int, Between(1, 1_000_000)] | UnsetType = UNSET
+    payload_retention: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
+    computer_retention: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
+    trigger_computer_retention: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
+    trigger_grace: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
+    max_init_duration: Annotated[str, Bytes(2, 32)] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,7 @@ PATH_PARAMETERS: dict[str, PathParameter] = {
         ids.is_definition_id, errors.AgentNotFound, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}, "The Agent's id."
     ),
     "api_key_id": PathParameter(ids.is_id, errors.ApiKeyNotFound, _ID, "The API key, by its id; never the key itself."),
+    "environment_id": PathParameter(ids.is_id, errors.EnvironmentNotFound, _ID, "The Environment, by its id."),
     "member_id": PathParameter(ids.is_id, errors.MemberNotFound, _ID, "The member, by their id."),
     "secret": PathParameter(
         is_secret_name, errors.SecretNotFound, {"type": "string", "pattern": f"^{NAME_PATTERN}$"}, "The Secret, by its name or its id."

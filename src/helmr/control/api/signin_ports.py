@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from helmr.control.service.principals import Principal
     from helmr.control.service.reply import Reply
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from helmr.control.service.signin.people import Person
     from helmr.control.service.signin.provider_sign_ins import Begun
     from helmr.control.service.signin.sign_ins import SignedIn
+    from helmr.protocol.environment_shapes import Environment, EnvironmentPage, ProjectPage
     from helmr.protocol.member_shapes import Member, MemberPage
     from helmr.protocol.signin_shapes import Role
 
@@ -110,6 +111,17 @@ class ProviderSignIns(Protocol):
     ) -> SignedIn: ...
 
 
+class Environments(Protocol):
+    async def projects(self, person: Person, cursor: str | None, limit: int) -> ProjectPage: ...
+    async def create_project(self, person: Person, *, name: str, address: str, idempotency_key: str | None) -> Reply: ...
+    async def list(self, person: Person, project: str | None, cursor: str | None, limit: int) -> EnvironmentPage: ...
+    async def get(self, person: Person, environment_id: str) -> Environment: ...
+    async def create(self, person: Person, *, project: str, name: str, address: str, idempotency_key: str | None) -> Reply: ...
+    async def limit(
+        self, person: Person, environment_id: str, asked: Mapping[str, Any], *, address: str, idempotency_key: str | None
+    ) -> Reply: ...
+
+
 class SignInServices(Protocol):
     """The ports above, as the API has them."""
 
@@ -129,3 +141,5 @@ class SignInServices(Protocol):
     def members(self) -> Members: ...
     @property
     def provider(self) -> ProviderSignIns: ...
+    @property
+    def environments(self) -> Environments: ...

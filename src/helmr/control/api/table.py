@@ -13,6 +13,7 @@ from helmr.control.api.commands import COMMAND_ROUTES
 from helmr.control.api.computers import COMPUTER_ROUTES
 from helmr.control.api.deployments import DEPLOYMENT_ROUTES
 from helmr.control.api.enrolments import ENROLMENT_ROUTES
+from helmr.control.api.environments import ENVIRONMENT_ROUTES
 from helmr.control.api.events import EVENT_ROUTES
 from helmr.control.api.files import FILE_ROUTES
 from helmr.control.api.members import MEMBER_ROUTES
@@ -60,6 +61,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *ENROLMENT_ROUTES,
         *WORKER_ROUTES,
         *WORKER_OBJECT_ROUTES,
+        *ENVIRONMENT_ROUTES,
         *MEMBER_ROUTES,
         *AUTH_ROUTES,
         *AUTH_PAGE_ROUTES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.faults import fault_point
@@ -190,6 +190,10 @@ class Retry:
         if self.key is not None:
             await identity.remember_receipt(connection, receipt=receipt, session_id=session_id, **self._identity())
         return Reply(receipt)
+
+
+INSTALLATION: Final = "00000000-0000-0000-0000-000000000000"
+"""Stands for the Environment in the retry identity of what is done to the whole installation [S4]."""
 
 
 def retry_of(principal: Principal, operation: str, target: str, key: str | None, request: Any) -> Retry:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from helmr.control.domain.members import refusal
 from helmr.control.domain.signin import LINK_SECONDS
 from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
-from helmr.control.service.core import Core, Effects, Retry
+from helmr.control.service.core import INSTALLATION, Core, Effects, Retry
 from helmr.control.service.principals import Principals
 from helmr.control.service.reply import Reply
 from helmr.control.service.signin.passwords import new_link
@@ -28,9 +28,6 @@ from helmr.protocol.member_shapes import Member, MemberPage, NewMember
 from helmr.protocol.signin_shapes import PasswordLink, Role
 from helmr.protocol.unset import UNSET
 from helmr.protocol.wire import to_wire
-
-NOWHERE: Final = "00000000-0000-0000-0000-000000000000"
-"""The Environment of what is done to the whole installation, in the retry identity [S4]."""
 
 Change = Callable[[Connection, Person, Any], Awaitable[None]]
 
@@ -176,7 +173,7 @@ async def _found(connection: Connection, member_id: str) -> Any:
 
 
 def _retry(person: Person, verb: str, target: str, key: str | None, asked: dict[str, Any]) -> Retry:
-    return Retry(environment_id=NOWHERE, principal_id=person.id, operation=f"members.{verb}", target=target, key=key, request=asked)
+    return Retry(environment_id=INSTALLATION, principal_id=person.id, operation=f"members.{verb}", target=target, key=key, request=asked)
 
 
 def _shape(row: Any) -> Member:

@@ -24,6 +24,7 @@ from helmr.control.service.deployments import Blobs, Deployments
 from helmr.control.service.dispatch import Dispatcher
 from helmr.control.service.draining import Draining
 from helmr.control.service.enrolments import Enrolments
+from helmr.control.service.environments import Environments
 from helmr.control.service.events import Events
 from helmr.control.service.explaining import Explanations
 from helmr.control.service.exposures import Exposures
@@ -106,6 +107,7 @@ class ControlPlane:
         self.principals = Principals(database, worker_token=config.worker_token, workers=credentials)
         self.api_keys = ApiKeys(core, self.principals)
         self.members = Members(core, self.principals)
+        self.environments = Environments(core)
         self.ways = Ways(database, cost=config.password_cost, provider=config.provider)
         self.sign_ins, self.passwords, self.set_up = self.ways.sign_ins, self.ways.passwords, self.ways.set_up
         self.devices, self.browser_codes, self.provider = self.ways.devices, self.ways.browser_codes, self.ways.provider

@@ -64,6 +64,18 @@ class MemberExists(Conflict):
     hint = "`helmr member list` shows it; `helmr member change` changes its role."
 
 
+class ProjectExists(Conflict):
+    """There is a project with this name already."""
+
+    code = "project_exists"
+
+
+class EnvironmentExists(Conflict):
+    """The project has an Environment with this name already."""
+
+    code = "environment_exists"
+
+
 class LastOwner(Conflict):
     """Nobody would own the installation then."""
 

@@ -132,6 +132,13 @@ class SecretNotFound(Missing):
     hint = "`helmr secret list` shows the Secrets, `helmr secret create NAME` makes one."
 
 
+class ProjectNotFound(Missing):
+    """There is no such project."""
+
+    code = "project_not_found"
+    hint = "`helmr project list` shows those that there are."
+
+
 class EnvironmentNotFound(Missing):
     """There is no such Environment for this credential."""
 
