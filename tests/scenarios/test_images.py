@@ -161,6 +161,18 @@ async def test_a_step_that_fails_fails_the_deployment_with_command_code_and_last
     assert (await asyncio.to_thread(stage.helmr, "deployment", "get", "--json")).stdout == before.stdout
 
 
+async def test_a_file_that_imports_here_and_not_in_its_image_fails_the_deployment_with_file_and_line(stage: Stage) -> None:
+    """[D2]: what is installed beside helmr is not in the image unless the project says that it depends on it."""
+    before = await asyncio.to_thread(stage.helmr, "deployment", "get", "--json")
+    agents = stage.project / "agents/noder.py"
+    agents.write_text("import aiohttp\n" + AGENT)
+    failed = await asyncio.to_thread(stage.helmr, "deploy", str(stage.project))
+    agents.write_text(AGENT)
+    assert failed.returncode == 1
+    assert "agents/noder.py:1: ModuleNotFoundError: No module named 'aiohttp'" in failed.stderr and "import_failed" in failed.stderr
+    assert (await asyncio.to_thread(stage.helmr, "deployment", "get", "--json")).stdout == before.stdout
+
+
 def _layer(layout: ImageFolder) -> Path:
     """The largest blob: the layer of the base."""
     return max(layout.root.glob("blobs/sha256/*"), key=lambda path: path.stat().st_size)

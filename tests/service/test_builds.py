@@ -43,6 +43,7 @@ class Registry:
         self.names: dict[str, str] = {}
         self.asked: list[list[str]] = []
         self.built: list[dict] = []
+        self.imports: list[dict] = []
         self.lines: tuple[str, ...] = ()
         self.error: dict | None = None
         self.silent = False
@@ -58,6 +59,7 @@ class Registry:
 
     def build(self, said) -> None:
         self.built.append(said["image"])
+        self.imports.append(said["imports"])
         if self.silent:
             return
         for line in self.lines:
@@ -224,3 +226,24 @@ async def test_a_reader_of_a_log_that_outgrew_its_room_is_told_what_is_missing(d
         assert (await anext(late)).startswith("[37856 characters left out]\n000")
         await along.aclose()
         await late.aclose()
+
+
+async def test_each_image_is_asked_to_import_the_files_whose_agents_run_in_it(database, tmp_path):
+    """[D2]; and a file that fails there fails the Deployment, which is told with file and line."""
+    async with house(database, tmp_path) as h:
+        registry = Registry(h.host)
+        one, other = ImageManifest(name="one", base="host"), ImageManifest(name="other", base="host")
+        wanted = published(one, other, one)
+        places = (("a", "small"), ("b", "t1"), ("c", "t2"), ("d", "t2"))
+        agents = tuple(replace(wanted.agents[0], id=name, file=f"agents/{name}.py", template=template) for name, template in places)
+        wanted = replace(wanted, agents=agents)
+        made, _ = await ended(h, await publish(h, wanted))
+        assert made["status"] == "deployed"
+        assert registry.imports == [
+            {"bundle": wanted.bundle, "files": ["agents/a.py", "agents/c.py", "agents/d.py"]},
+            {"bundle": wanted.bundle, "files": ["agents/b.py"]},
+        ]
+        registry.error = {"code": "import_failed", "message": "agents/a.py:2: ModuleNotFoundError: No module named 'x'"}
+        made, said = await ended(h, await publish(h, replace(wanted, agents=agents[:1])))
+        assert (made["status"], made["error"]["code"]) == ("failed", "import_failed")
+        assert "agents/a.py:2: ModuleNotFoundError" in said

@@ -91,7 +91,8 @@ TO_WORKER: Final = {
     "process, in a scope of its own; told of by session.exited",
     "session.kill": "`computer`, `channel`, `reason`",
     "session.forget": "`computer`, `channel`",
-    "image.build": "`request`, `environment`, `image` (an ImageManifest)",
+    "image.build": "`request`, `environment`, `image` (an ImageManifest), `imports`? {`bundle`: digest, `files`: [path]}: what must be "
+    "importable in it [D2]",
     "image.resolve": "`request`, `references`: [text]: what they name now [A7]",
 }
 

@@ -24,11 +24,13 @@ from tests.debian import ImageFolder
 from helmr.host.sandbox import interior
 from helmr.host.sandbox.bubblewrap import Bubblewrap
 from helmr.host.sandbox.egress import HostRule
+from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.guestpython import guest_python
 from helmr.host.sandbox.images import Bases, BuildNetwork, Layer, LayerStore
+from helmr.host.sandbox.images.imports import Imports
 from helmr.host.sandbox.images.registries import PackageSettings
 from helmr.host.sandbox.runner import BuildRunner
-from helmr.protocol.errors import ImageFailed, ImageUnsupported
+from helmr.protocol.errors import ImageFailed, ImageUnsupported, ImportFailed
 from helmr.protocol.manifest import ImageManifest, ImageStep
 
 pytestmark = [
@@ -363,3 +365,54 @@ async def test_the_copied_python_needs_no_library_of_the_image_and_puts_none_on_
     assert paths
     assert all(Path(os.path.realpath(path)).is_relative_to(made) for path in paths), paths
     assert "not found" not in said
+
+
+def tried(root: Path, **files: str) -> Imports:
+    """A bundle of these files, all of which are to be imported."""
+
+    def lay(folder: Path) -> None:
+        for name, text in files.items():
+            path = folder / ("b" * 64) / f"agents/{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    names = tuple(f"agents/{name}.py" for name in files)
+    return Imports(digest="b" * 64, files=names, lay=lay, runtime=ensure_runtime(root / "runtime"))
+
+
+async def test_agent_files_are_imported_in_the_image_and_leave_nothing(builder: Builder) -> None:
+    """[D2]: with the image's own packages, as its user, without the network; a second time it is known."""
+    module = "mkdir -p /opt/helmr-packages/site; echo 'word = 1' > /opt/helmr-packages/site/only_inside.py"
+    image = ImageManifest(
+        name="real",
+        base="host",
+        steps=(sh(module), ImageStep(kind="env", env={"WORD": "two"}), ImageStep(kind="user", user="helmr")),
+    )
+    fine = (
+        "import os, pwd, sys\nsys.path.append('/opt/helmr-packages/site')\nimport only_inside\nfrom helmr import agent, image, template\n"
+        "assert os.environ['WORD'] == 'two' and pwd.getpwuid(os.getuid()).pw_name == 'helmr'\nprint('looked around')\n"
+        "import threading; threading.Thread(target=threading.Event().wait).start()\n"
+    )
+    imports = tried(builder.root, fine=fine, other="from agents import fine\n")
+    for _ in range(2):
+        layers = await builder.store.ensure(image, builder.blobs, builder.log.append, builder.runner, imports=imports)
+    assert len(layers) == 1 and not (layers[0].path / ".helmr-import").exists()
+    assert builder.log.count("looked around") == 1
+
+
+async def test_an_agent_file_that_does_not_import_in_the_image_is_told_with_file_and_line(builder: Builder) -> None:
+    """[D2]."""
+    image = ImageManifest(name="real", base="host")
+    imports = tried(
+        builder.root, fine="x = 1\n", broken="\nimport not_in_the_image\n", deep="from agents.broken import x\n", odd="def (:\n"
+    )
+    with pytest.raises(ImportFailed) as caught:
+        await builder.store.ensure(image, builder.blobs, builder.log.append, builder.runner, imports=imports)
+    assert caught.value.detail.splitlines()[1:] == [
+        "agents/broken.py:2: ModuleNotFoundError: No module named 'not_in_the_image'",
+        "agents/broken.py:2: ModuleNotFoundError: No module named 'not_in_the_image'",
+        "agents/odd.py:1: SyntaxError: invalid syntax (odd.py, line 1)",
+    ]
+    with pytest.raises(ImportFailed, match="ended with 7"):
+        ending = tried(builder.root, ends="import os\nos._exit(7)\n")
+        await builder.store.ensure(image, builder.blobs, builder.log.append, builder.runner, imports=ending)

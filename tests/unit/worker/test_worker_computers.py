@@ -322,6 +322,21 @@ async def test_an_image_is_built_with_its_log_and_its_failure_is_told(rig: Rig, 
         assert (await rig.control.expect("image.built", request="again"))["error"]["code"] == "image_failed"
 
 
+async def test_hostd_is_told_which_files_of_a_bundle_an_image_must_import(rig: Rig, bounded: Bounded) -> None:
+    """[D2]: with the bundle laid out; one that can't be fetched fails the build."""
+    async with bounded():
+        blob = await rig.blobs.store.put(b"x = 1\n")
+        bundle = await rig.blobs.store.put(write_listing({"agents/a.py": File(blob=blob, size=6)}))
+        wanted = {"environment": rig.environment, "image": to_wire(rig.template.image)}
+        rig.control.send("image.build", request="one", **wanted, imports={"bundle": bundle, "files": ["agents/a.py"]})
+        await rig.control.expect("image.built", request="one")
+        (ensured,) = rig.hostd.called("image.ensure")
+        assert (ensured["imports"]["digest"], ensured["imports"]["files"]) == (bundle, ["agents/a.py"])
+        assert (Path(ensured["imports"]["path"]) / "agents/a.py").read_bytes() == b"x = 1\n"
+        rig.control.send("image.build", request="two", **wanted, imports={"bundle": "0" * 64, "files": ["agents/a.py"]})
+        assert (await rig.control.expect("image.built", request="two"))["error"]["code"] == "blob_not_found"
+
+
 @pytest.mark.ud("UD-16")
 async def test_a_draining_worker_takes_nothing_new_and_lets_its_sessions_end(rig: Rig, bounded: Bounded) -> None:
     async with bounded():

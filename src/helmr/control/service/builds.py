@@ -90,7 +90,8 @@ class Builds:
             try:
                 manifest = await self._pin(row, manifest, said)
                 for image in _distinct(template.image for template in manifest.templates):
-                    request = {"environment": str(row["environment_id"]), "image": to_wire(image)}
+                    imports = {"bundle": manifest.bundle, "files": _files_in(manifest, image)}
+                    request = {"environment": str(row["environment_id"]), "image": to_wire(image), "imports": imports}
                     error = (await self._ask(end, "image.build", request, said, None)).get("error")
                     if error is not None:
                         break
@@ -196,6 +197,12 @@ async def known_digests(connection: Connection, environment_id: Any, unpinned: S
     """The Environment's digests of those references that were resolved before."""
     rows = await deployments.image_digests(connection, environment_id=environment_id, references=list(unpinned))
     return {row["reference"]: row["digest"] for row in rows}
+
+
+def _files_in(manifest: Manifest, image: ImageManifest) -> list[str]:
+    """The files whose Agents run in the image."""
+    templates = {template.id for template in manifest.templates if template.image == image}
+    return sorted({agent.file for agent in manifest.agents if agent.template in templates})
 
 
 def _distinct(images: Iterable[ImageManifest]) -> list[ImageManifest]:

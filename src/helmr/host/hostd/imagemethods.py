@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from helmr.host.hostd import failure
+from helmr.host.hostd import bundles, failure
 from helmr.host.hostd.params import Params, text, value
 from helmr.host.hostd.rpc import Connection
+from helmr.host.sandbox.guestfiles import ensure_runtime
 from helmr.host.sandbox.images import LayerStore
+from helmr.host.sandbox.images.imports import Imports
 from helmr.host.sandbox.images.network import BuildNetwork
 from helmr.host.sandbox.images.store import IDLE_SECONDS
 from helmr.host.sandbox.runner import BuildRunner
@@ -48,8 +50,28 @@ class ImageMethods:
         def runner(base: ImageBase) -> BuildRunner:
             return BuildRunner(builder, host_base=base == "host")
 
-        layers = await self.store().ensure(image, Path(text(params, "blobs")), log, runner(image.base), runners=runner)
+        imports = await self._imports(params, connection.peer.uid)
+        blobs = Path(text(params, "blobs"))
+        layers = await self.store().ensure(image, blobs, log, runner(image.base), runners=runner, imports=imports)
         return {"layers": [layer.key for layer in layers]}
+
+    async def _imports(self, params: Params, uid: int) -> Imports | None:
+        """`imports`: `digest`, `path` and `files` of a bundle whose files are to be imported in the image; a worker of before says none."""
+        given: Any = params.get("imports")
+        if given is None:
+            return None
+        if not isinstance(given, dict):
+            raise failure.InvalidRequest('"imports" must be an object.')
+        asked = cast("dict[str, Any]", given)
+        digest, path, files = text(asked, "digest"), Path(text(asked, "path")), asked.get("files")
+        if not isinstance(files, list) or not all(isinstance(file, str) for file in cast("list[Any]", files)):
+            raise failure.InvalidRequest('"files" must be a list of texts.')
+        return Imports(
+            digest=digest,
+            files=tuple(cast("list[str]", files)),
+            lay=lambda folder: bundles.place(path, folder, digest, uid),
+            runtime=await asyncio.to_thread(ensure_runtime, self._hostd.config.state / "runtime"),
+        )
 
     async def resolve(self, connection: Connection, params: Params) -> Mapping[str, Any]:
         """What a tag names now [A7]."""

@@ -69,8 +69,12 @@ class HostdGate:
         """Have hostd follow this history of the database; whether it left another one, and froze what runs [I11]."""
         return bool((await self._call("history.enter", incarnation=incarnation))["changed"])
 
-    async def ensure_image(self, request: str, image: ImageManifest, blobs: Path) -> Mapping[str, Any]:
-        return await self._call("image.ensure", request=request, image=to_wire(image), blobs=str(blobs))
+    async def ensure_image(
+        self, request: str, image: ImageManifest, blobs: Path, imports: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """`imports`: `digest`, `path` and `files` of a bundle, to be imported in the image [D2]."""
+        more = {} if imports is None else {"imports": imports}
+        return await self._call("image.ensure", request=request, image=to_wire(image), blobs=str(blobs), **more)
 
     async def storage(self) -> Disk:
         """How full hostd's disk is."""

@@ -41,7 +41,7 @@ class ImageRequests:
         async def build() -> None:
             try:
                 image = from_wire(ImageManifest, message["image"], "image")
-                layers = await self._host.images.ensure(str(message["environment"]), image, request)
+                layers = await self._host.images.ensure(str(message["environment"]), image, request, message.get("imports"))
                 self._host.uplink.tell("image.built", request=request, layers=layers)
             finally:
                 self._building.discard(request)

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from helmr.host.worker import caches
 from helmr.host.worker.bundles import Bundles
@@ -26,10 +27,20 @@ class Images:
         self._bundles = bundles
         self._gate = gate
 
-    async def ensure(self, environment: str, image: ImageManifest, request: str | None = None) -> list[str]:
-        """The keys of the image's layers, bottom first. `request` names it in hostd's image.log notifications."""
+    async def ensure(
+        self, environment: str, image: ImageManifest, request: str | None = None, imports: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """The keys of the image's layers, bottom first. `request` names it in hostd's image.log notifications.
+
+        `imports` are the `files` of a `bundle` that the image must be able to import [D2].
+        """
         folder = await self._gather(environment, image)
-        reply = await self._gate.ensure_image(request or new_id(), image, folder)
+        tried = None
+        if imports is not None:
+            digest = check_digest(str(imports["bundle"]))
+            path = await self._bundles.folder(environment, digest)
+            tried = {"digest": digest, "path": str(path), "files": [str(file) for file in imports["files"]]}
+        reply = await self._gate.ensure_image(request or new_id(), image, folder, tried)
         return [str(key) for key in reply["layers"]]
 
     async def resolve(self, references: Iterable[str]) -> dict[str, str]:

@@ -17,6 +17,13 @@ CARGO = "/.helmr-copy"
 """Where what is to be copied appears inside, in a layer of its own that ends with the step."""
 
 
+TRIED = "/.helmr-import"
+"""Where a project's source and what guests import appear while its agent files are tried."""
+
+TOLD = "not imported: "
+"""How a line begins that says which file does not import."""
+
+
 def take(source: str, cargo: str) -> None:
     """Copy the file or folder at `source` into the new folder `cargo`, as `payload`."""
     if not os.path.lexists(source):
@@ -106,6 +113,29 @@ def install(root: str, *requirements: str) -> None:
         os.symlink(f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages", os.path.join(root, "site"))
     arguments = ["--no-input", "--no-cache-dir", "--root-user-action=ignore", "--disable-pip-version-check"]
     os.execv(sys.executable, [sys.executable, "-m", "pip", "--python", python, "install", *arguments, *requirements])
+
+
+def import_all(bundle: str, path: str, *files: str) -> None:
+    """Import files of the bundle; say of each that fails where and why."""
+    import importlib
+    import traceback
+    from pathlib import Path
+
+    sys.path[:0] = path.split(":")
+    load_module = importlib.import_module("helmr.sdk.loading").load_module  # the guest's, which the host doesn't import
+    failed = False
+    for file in files:
+        try:
+            load_module(Path(bundle), file)
+        except BaseException as error:  # noqa: BLE001 - whatever a project's code raises
+            place, line = file, error.lineno if isinstance(error, SyntaxError) else 0
+            for frame in traceback.extract_tb(error.__traceback__):
+                if frame.filename.startswith(bundle + "/"):
+                    place, line = frame.filename[len(bundle) + 1 :], frame.lineno
+            print(f"not imported: {place}:{line}: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
+            failed = True
+    sys.stdout.flush()
+    os._exit(1 if failed else 0)  # threads that an import began must not keep the build waiting
 
 
 def program(function: Callable[..., None]) -> str:

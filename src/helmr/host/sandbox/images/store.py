@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from helmr.host.sandbox.images.bases import Bases
+from helmr.host.sandbox.images.imports import Imports
 from helmr.host.sandbox.images.keys import base_key, step_key
 from helmr.host.sandbox.images.layers import Hold, Layer, Layers, Log
 from helmr.host.sandbox.images.network import BuildNetwork
@@ -40,17 +41,27 @@ class LayerStore:
         self._bases = bases or Bases(root / "bases")
 
     async def ensure(
-        self, image: ImageManifest, blobs: Path, log: Log, runner: StepRunner, *, runners: Callable[[ImageBase], StepRunner] | None = None
+        self,
+        image: ImageManifest,
+        blobs: Path,
+        log: Log,
+        runner: StepRunner,
+        *,
+        runners: Callable[[ImageBase], StepRunner] | None = None,
+        imports: Imports | None = None,
     ) -> list[Layer]:
         """The layers of `image`, bottom first, without the base of a `from_host()` image; those that exist are not built again.
 
         `blobs` is a folder of blobs by digest with what the `copy` steps name. `runners` gives the runner for an image of another kind of
         base from which a `copy_from` step takes. Each line of output goes to `log`. Concurrent calls build a common layer once.
         Raises `ImageFailed`, whose facts name `step` (from 1), `command`, `exit_code` and the last lines of `output`; the layers below
-        the failed step stay and the step leaves nothing.
+        the failed step stay and the step leaves nothing. `imports` are tried in the whole image, once: raises `ImportFailed` [D2].
         """
         with self._layers.holding() as hold:
-            return await self._ensure(image, blobs, log, runner, runners, hold)
+            layers = await self._ensure(image, blobs, log, runner, runners, hold)
+            if imports is not None and imports.files:
+                await self._try(imports, image, layers, runner, log, hold)
+            return layers
 
     async def resolve(self, reference: str) -> str:
         """The digest of what `reference` names now, as `sha256:...`. Raises `ImageFailed`."""
@@ -120,6 +131,17 @@ class LayerStore:
                 layers.append(await hold.made(parent, describe(step), lambda folder, b=builder, w=below: b.build(w, folder), log))
             config = config.after(step)
         return layers
+
+    async def _try(self, imports: Imports, image: ImageManifest, layers: Sequence[Layer], runner: StepRunner, log: Log, hold: Hold) -> None:
+        """Remembered as an empty layer of its own, like the check of a base."""
+        config = await self.config(image)
+        below = [layer.path for layer in layers]
+
+        async def attempt(files: Path) -> None:
+            await imports.attempt(below, files.parent, config, runner, log, image.name)
+
+        key = imports.key(base_key(image.base, image.reference, repr(config), *(layer.key for layer in layers)))
+        await hold.made(key, f"import {len(imports.files)} agent files", attempt, log)
 
     async def _check_python(
         self, image: ImageManifest, base: str, layers: Sequence[Layer], runner: StepRunner, log: Log, hold: Hold
