@@ -15,7 +15,10 @@ from helmr.client.commands import CommandRef as _CommandRef
 from helmr.client.commands import Commands as _Commands
 from helmr.client.computers import Computers as _Computers
 from helmr.client.deployments import Deployments as _Deployments
+from helmr.client.environments import Environments as _Environments
+from helmr.client.environments import Projects as _Projects
 from helmr.client.event_stream import EventStream as _EventStream
+from helmr.client.members import Members as _Members
 from helmr.client.questions import Questions as _Questions
 from helmr.client.secrets import Secrets as _Secrets
 from helmr.client.session_ref import SessionEvents as _SessionEvents
@@ -38,7 +41,10 @@ Shell = mirror_of(_Shell)
 CommandRef = mirror_of(_CommandRef)
 Commands = mirror_of(_Commands)
 Deployments = mirror_of(_Deployments)
+Environments = mirror_of(_Environments)
 EventStream = mirror_of(_EventStream)
+Members = mirror_of(_Members)
+Projects = mirror_of(_Projects)
 Questions = mirror_of(_Questions)
 Secrets = mirror_of(_Secrets)
 SessionEvents = mirror_of(_SessionEvents)
@@ -77,14 +83,19 @@ class HelmrClient(mirror_of(_HelmrClient)):
 
 __all__ = [
     "Agents",
+    "ApiKeys",
     "CommandRef",
     "Commands",
     "ComputerStream",
     "Computers",
     "Deployments",
+    "Environments",
     "EventStream",
     "HelmrClient",
+    "Members",
+    "Projects",
     "Questions",
+    "Secrets",
     "SessionEvents",
     "SessionRef",
     "SessionTurns",

@@ -4,24 +4,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, overload
 
-from helmr.client.api_keys import ApiKeys
 from helmr.client.asks import StatusFilter
 from helmr.client.client import DEFAULT_RETRY
 from helmr.client.commands import CommandOutput
-from helmr.client.environments import Environments, Projects
-from helmr.client.members import Members
 from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
-from helmr.client.secrets import Secrets
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, SlackRoute
 from helmr.protocol.archive import Copied
 from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage, CopyReceipt
 from helmr.protocol.content import InputContent
 from helmr.protocol.duration import Duration
+from helmr.protocol.environment_shapes import Environment, EnvironmentPage, Project, ProjectPage
 from helmr.protocol.ids import CommandId, SessionId, TurnId
+from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
 from helmr.protocol.manifest import Manifest
+from helmr.protocol.member_shapes import Member, MemberPage, NewMember
 from helmr.protocol.questions import Answer
 from helmr.protocol.saves import SavePage, SaveReceipt
+from helmr.protocol.secret_shapes import Secret, SecretDetails, SecretPage
 from helmr.protocol.secrets import SecretBinding
 from helmr.protocol.shapes import (
     AgentInfo,
@@ -51,7 +51,7 @@ from helmr.protocol.shapes import (
     TurnPage,
     TurnState,
 )
-from helmr.protocol.signin_shapes import Myself
+from helmr.protocol.signin_shapes import Myself, PasswordLink, Role
 from helmr.protocol.states import ComputerStatus, SessionStatus
 from helmr.protocol.triggers import TriggerInfo, TriggerPage
 from helmr.protocol.unset import UNSET, UnsetType
@@ -71,6 +71,33 @@ class Agents:
 
     def list(self, *, deployment_id: str | None = None, cursor: str | None = None, limit: int | None = None) -> AgentPage:
         """A page of Agents; `limit` 1-100, 50 when omitted."""
+
+class ApiKeys:
+    """Keys by their ids. A token is told once, by the call that makes it."""
+
+    def create(
+        self, name: str, permissions: Sequence[str], *, expires_in: str | None = None, idempotency_key: str | None = None
+    ) -> NewApiKey:
+        """A new key with these permissions, at most the caller's own; `expires_in` is a duration such as "90d".
+
+        The result has no `token` when the answer to an earlier attempt was lost: then revoke the key and make another one.
+        Raises `Forbidden` for a permission that the caller lacks, `InvalidValue`.
+        """
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> ApiKeyPage:
+        """A page of keys, the newest first, ended ones too. `limit` 1-100, 50 when omitted."""
+
+    def get(self, api_key_id: str) -> ApiKey:
+        """What a key may, and until when. Raises `ApiKeyNotFound`."""
+
+    def rotate(self, api_key_id: str, *, overlap: str | None = None, idempotency_key: str | None = None) -> NewApiKey:
+        """A new key in the place of one, for the same principal. The old one is taken for `overlap` more ("1h"), or not at all.
+
+        Raises `ApiKeyNotFound`, `ApiKeyEnded`, and `Forbidden` where it may more than the caller.
+        """
+
+    def revoke(self, api_key_id: str, *, idempotency_key: str | None = None) -> ApiKey:
+        """Have a key taken no more, a second later at the latest; again changes nothing. Raises `ApiKeyNotFound`."""
 
 class CommandRef:
     """A Command by its id; making one sends nothing."""
@@ -268,6 +295,34 @@ class Deployments:
         can tell, `CapacityUnavailable` without a worker.
         """
 
+class Environments:
+    """Environments by their ids."""
+
+    def list(self, *, project: str | None = None, cursor: str | None = None, limit: int | None = None) -> EnvironmentPage:
+        """A page of Environments, of one project or of all, the newest first. `limit` 1-100, 50 when omitted."""
+
+    def get(self, environment_id: str) -> Environment:
+        """Raises `EnvironmentNotFound`."""
+
+    def create(self, project: str, name: str, *, idempotency_key: str | None = None) -> Environment:
+        """An Environment of the project with that name. Raises `Forbidden`, `ProjectNotFound`, `EnvironmentExists`, `InvalidValue`."""
+
+    def limit(
+        self,
+        environment_id: str,
+        *,
+        admission_rate: str | None = None,
+        admission_burst: int | None = None,
+        payload_retention: str | None = None,
+        computer_retention: str | None = None,
+        trigger_computer_retention: str | None = None,
+        trigger_grace: str | None = None,
+        max_init_duration: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Environment:
+        """Set limits; what is None stays as it is. The rate is a number of Sessions and Turns a second, or "unlimited"; the others are
+        durations ("30d"), or "never" for what is kept. It acts at once. Raises `Forbidden`, `EnvironmentNotFound`, `InvalidValue`."""
+
 class EventStream:
     """An async iterator over Events: each sequence once, in order, none left out.
 
@@ -343,6 +398,53 @@ class HelmrClient:
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
 
+class Members:
+    """Members by their ids. Every member sees them; admins manage all but owners, owners everybody."""
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> MemberPage:
+        """A page of members, the newest first. `limit` 1-100, 50 when omitted."""
+
+    def get(self, member_id: str) -> Member:
+        """Raises `MemberNotFound`."""
+
+    def add(self, email: str, *, name: str, role: Role, idempotency_key: str | None = None) -> NewMember:
+        """A new member. Give them `password_link`, which is told in this answer only and lasts a day.
+
+        Raises `Forbidden`, `MemberExists`, `InvalidValue`.
+        """
+
+    def password_link(self, email: str) -> PasswordLink:
+        """An address at which a member sets a new password, once, within a day; one that was made before is void. For them alone.
+
+        Raises `MemberNotFound`, and `Forbidden` for a member of a higher role.
+        """
+
+    def change(
+        self,
+        member_id: str,
+        *,
+        name: str | None = None,
+        role: Role | None = None,
+        disabled: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> Member:
+        """Another name or role; `disabled` shuts a member out, and ends all their sign-ins. It acts at once.
+
+        Raises `MemberNotFound`, `Forbidden`, and `LastOwner` where nobody would own the installation.
+        """
+
+    def remove(self, member_id: str, *, idempotency_key: str | None = None) -> Member:
+        """Remove a member; what they did stays, under their id. Raises as `change`."""
+
+class Projects:
+    """Projects of the installation."""
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> ProjectPage:
+        """A page of projects, the newest first. `limit` 1-100, 50 when omitted."""
+
+    def create(self, name: str, *, idempotency_key: str | None = None) -> Project:
+        """A project without Environments. Raises `Forbidden`, `ProjectExists`, `InvalidValue`."""
+
 class Questions:
     """Questions by their own ids, whatever Session asked them."""
 
@@ -354,6 +456,28 @@ class Questions:
 
     def respond(self, id: str, answer: Answer, *, response_id: str | None = None, idempotency_key: str | None = None) -> QuestionReceipt:
         """Answer a pending question like `TurnRef.asks.respond`, after a look at whose it is."""
+
+class Secrets:
+    """Secrets by their names or ids. Nothing gives a value back."""
+
+    def create(self, name: str, value: str, *, idempotency_key: str | None = None) -> Secret:
+        """A new Secret; `value` is 1 byte to 64 KiB of text. What waits for one of that name goes on.
+
+        Raises `SecretExists`, `InvalidValue`.
+        """
+
+    def list(self, *, cursor: str | None = None, limit: int | None = None) -> SecretPage:
+        """A page of Secrets, the newest first, revoked ones too. `limit` 1-100, 50 when omitted."""
+
+    def get(self, secret: str) -> SecretDetails:
+        """Its versions and times, which Templates bind it and which Computers have it now. Raises `SecretNotFound`."""
+
+    def rotate(self, secret: str, value: str, *, idempotency_key: str | None = None) -> Secret:
+        """Give it a new value, which Computers get at their next start. Raises `SecretNotFound`, `SecretRevoked`, `InvalidValue`."""
+
+    def revoke(self, secret: str, *, idempotency_key: str | None = None) -> Secret:
+        """Revoke it for good. From the reply on nothing new begins on Computers that have it; each is stopped once what runs there has
+        ended [X2]. Its name is free. Raises `SecretNotFound`."""
 
 class SessionEvents:
     """The timeline of one Session [E1]."""
@@ -602,14 +726,19 @@ class Workers:
 
 __all__ = [
     "Agents",
+    "ApiKeys",
     "CommandRef",
     "Commands",
     "ComputerStream",
     "Computers",
     "Deployments",
+    "Environments",
     "EventStream",
     "HelmrClient",
+    "Members",
+    "Projects",
     "Questions",
+    "Secrets",
     "SessionEvents",
     "SessionRef",
     "SessionTurns",

@@ -115,3 +115,13 @@ def test_every_public_method_of_the_asynchronous_client_is_there_and_blocks() ->
 def test_the_stub_is_current() -> None:
     """Mended by `python -m helmr.sync.stubs`."""
     assert helmr.sync.stubs.TARGET.read_text(encoding="utf-8") == helmr.sync.stubs.stub()
+
+
+def test_every_noun_of_the_client_is_blocking_and_typed_so() -> None:
+    inner = helmr.client.HelmrClient("http://127.0.0.1:1", "key")
+    nouns = {name for name, value in vars(inner).items() if type(value).__module__.startswith("helmr.client.") and not name.startswith("_")}
+    assert {"sessions", "api_keys", "secrets", "members", "environments"} <= nouns
+    with helmr.sync.HelmrClient("http://127.0.0.1:1", "key") as client:
+        for noun in nouns:
+            kind = type(getattr(client, noun))
+            assert kind is getattr(helmr.sync, kind.__name__) and kind.__name__ in helmr.sync.__all__, noun
