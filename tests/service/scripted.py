@@ -429,7 +429,7 @@ async def house(dsn: str, tmp_path: Path, *agents: AgentManifest, size: int = 8,
         await plane.stop()
         assert database.deadlocks == 0, "a transaction was run again after a deadlock (I3)"
         await database.stop()
-        fetch = functools.partial(apart.SERVERS[-1].fetch, dsn)
+        fetch = functools.partial(apart.fetch, dsn)
         await check(fetch)
         await check_events(fetch)
 

@@ -259,7 +259,7 @@ async def test_a_wish_for_a_websocket_elsewhere_is_ignored(port: int) -> None:
 
 async def test_a_link_without_a_handshake_is_no_link(port: int) -> None:
     got = await asked(port, "GET", "/v1/workers/link", "Connection: Upgrade", "Upgrade: websocket")
-    assert (got.status, got.problem()["code"]) == (404, "route_not_found")
+    assert (got.status, got.problem()["code"]) == (404, "worker_not_found"), "it asks for a worker of that name"
 
 
 async def test_a_link_with_an_unknown_credential_is_401_and_no_fault_of_ours(port: int) -> None:

@@ -81,6 +81,10 @@ class DatabaseServer:
         """Empty a borrowed database for the next one: far cheaper than another clone. Connections to it are cut."""
         self._portal.call(self._renew, dsn)
 
+    def lends(self, dsn: str) -> bool:
+        """Whether it is borrowed from here now."""
+        return dsn in self._gone
+
     async def fetch(self, dsn: str, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """Ask a database from any event loop, on a connection that is kept for its next tests: what each of them asks is planned once."""
 
