@@ -61,6 +61,7 @@ async def test_a_person_works_in_a_shell_on_a_sleeping_computer(
         await terminal.until("xb ")
         with pytest.raises(ComputerBusy):
             await client.computers.hibernate(computer)
+        await _listening(client, computer)
         terminal.type("\x03")
         await terminal.until("^C")
         await terminal.until("# ", 2)
@@ -74,6 +75,16 @@ async def test_a_person_works_in_a_shell_on_a_sleeping_computer(
                 return
             except ComputerBusy:  # until the end of the shell is stored
                 await asyncio.sleep(0.05)
+
+
+async def _listening(client: HelmrClient, computer: str) -> None:
+    """Return once a Ctrl-C reaches `sleep`: a shell that has just forked it, and not yet given it the terminal, keeps that to itself."""
+    foreground = "for p in $(pgrep -x sleep); do cut -d' ' -f5,8 /proc/$p/stat; done"  # its group, and that of the terminal's foreground
+    async with asyncio.timeout(15):
+        while True:
+            told = (await run(client, computer, "sh", "-c", foreground)).split()
+            if len(told) == 2 and told[0] == told[1]:
+                return
 
 
 async def test_much_output_comes_whole_and_a_reader_that_stops_makes_the_program_wait(client: HelmrClient, computer: str) -> None:
