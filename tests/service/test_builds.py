@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.service.scripted import house, manifest
 
+from helmr.control.domain.redaction import Redactor
 from helmr.control.service.build_log import BuildLog, pieces
 from helmr.protocol.errors import CapacityUnavailable, ImageFailed
 from helmr.protocol.link import control
@@ -185,6 +186,32 @@ async def test_the_build_log_is_whole_and_in_order_before_its_readers_are_let_go
         made, said = await ended(h, await publish(h, published(ImageManifest(name="made", base="host"))))
         assert said.splitlines() == [*registry.lines[:-1], "nul \ufffd in it", "Step 3 exited with 1."]
         assert made["error"] == {"code": "image_failed", "message": "Step 3 exited with 1."}
+
+
+async def test_a_value_whose_lines_come_one_by_one_is_not_shown_line_by_line(database, tmp_path):
+    """[X2]: what may be the beginning of a value waits for what comes next, longer than a busy step takes to go on."""
+    async with house(database, tmp_path) as h:
+        registry = Registry(h.host)
+        registry.silent = True
+        waiting = await publish(h, published(ImageManifest(name="made", base="host")))
+        await h.host.told("image.build")
+
+        async def stored() -> str:
+            async with h.database.connection() as connection:
+                return await connection.fetchval("SELECT log FROM deployments WHERE id = $1", waiting["id"])
+
+        async with BuildLog(h.plane.deployments._core, waiting["id"], Redactor(["a-value\nof two lines"])) as log:
+            log.add("before\na-value")
+            async with asyncio.timeout(5):
+                while "before" not in await stored():
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(0.3)  # nothing is to happen: no event to wait for
+            assert "a-value" not in await stored()
+            log.add("of two lines\nafter")
+        assert (await stored()) == "before\n***\nafter\n"
+        async with BuildLog(h.plane.deployments._core, waiting["id"], Redactor(["a-value\nof two lines"])) as log:
+            log.add("a-value")
+        assert (await stored()).endswith("after\na-value\n"), "what no more follows was none"
 
 
 async def test_a_build_whose_worker_goes_is_begun_anew_with_the_next_one(database, tmp_path):

@@ -14,8 +14,9 @@ from helmr.control.store.queries import deployments
 
 LOOK_SECONDS: Final = 0.3
 """How soon a reader looks for more."""
-WAIT_SECONDS: Final = 0.05
-"""How long a piece waits for the next whose end may be the beginning of a value."""
+WAIT_SECONDS: Final = 5.0
+"""How long a piece waits for the next whose end may be the beginning of a value: longer than any step takes to go on writing a text, since
+what was shown of a beginning is shown [X2]. Whatever the end of a log holds back is stored when the build ends."""
 
 
 class BuildLog:
