@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from helmr.cli.inputs import DRIVERS, egress_options
+
 
 def _number(kind: str, text: str | None) -> list[str]:
     """The arguments that name a user or a group of this machine, by name or number."""
@@ -40,22 +42,12 @@ def _number(kind: str, text: str | None) -> list[str]:
 @click.option("--worker-group", metavar="GROUP", help="A group whose members may connect: each may do all that a worker may.")
 @click.option(
     "--driver",
-    type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]),
+    type=DRIVERS,
     default="bubblewrap",
     show_default=True,
     help="What separates Computers from this machine.",
 )
-@click.option(
-    "--egress-allow",
-    multiple=True,
-    metavar="NAME|CIDR:PORT",
-    help="An inside address that Templates may choose, as db.internal:5432; may be given again [also: HELMR_EGRESS_ALLOW].",
-)
-@click.option(
-    "--egress-ca",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Authorities by which the origins of protected Secrets are verified, in PEM [also: HELMR_EGRESS_CA; default: the system's].",
-)
+@egress_options
 @click.option("--clean", is_flag=True, help="End every Computer of the state folder, remove it all, and exit.")
 def hostd(
     state: Path,

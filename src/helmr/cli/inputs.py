@@ -1,9 +1,10 @@
-"""Options that carry input: `--text`, `--input-json`, `--input-file`; labels and keys."""
+"""Options that several commands have: input (`--text`, `--input-json`, `--input-file`), labels, keys; what a hostd is run with."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +26,24 @@ def input_options(command: Decorated) -> Decorated:
 
 def idempotency_option(command: Decorated) -> Decorated:
     return click.option("--idempotency-key", metavar="KEY", help="Repeat with the same key for the same effect, once.")(command)
+
+
+DRIVERS = click.Choice(["bubblewrap", "gvisor", "docker", "process"])
+
+
+def egress_options(command: Decorated) -> Decorated:
+    """`--egress-allow` and `--egress-ca` of whoever runs a hostd."""
+    command = click.option(
+        "--egress-ca",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="Authorities by which the origins of protected Secrets are verified, in PEM [also: HELMR_EGRESS_CA; default: the system's].",
+    )(command)
+    return click.option(
+        "--egress-allow",
+        multiple=True,
+        metavar="NAME|CIDR:PORT",
+        help="An inside address that Templates may choose, as db.internal:5432; may be given again [also: HELMR_EGRESS_ALLOW].",
+    )(command)
 
 
 def json_option(name: str, text: str) -> Callable[[Decorated], Decorated]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from helmr.cli.inputs import duration
+from helmr.cli.inputs import DRIVERS, duration, egress_options
 from helmr.cli.lazy import Entry, LazyGroup
 
 
@@ -32,7 +32,7 @@ def installed(part: str) -> None:
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on [default: 4356]; 0 takes a free one.")
 @click.option(
     "--driver",
-    type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]),
+    type=DRIVERS,
     default="bubblewrap",
     show_default=True,
     help="What separates Computers from this machine.",
@@ -146,22 +146,12 @@ _WORKER = {
 )
 @click.option(
     "--driver",
-    type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]),
+    type=DRIVERS,
     default="bubblewrap",
     show_default=True,
     help="For a hostd started here.",
 )
-@click.option(
-    "--egress-allow",
-    multiple=True,
-    metavar="NAME|CIDR:PORT",
-    help="An inside address that Templates may choose, as db.internal:5432; may be given again [also: HELMR_EGRESS_ALLOW].",
-)
-@click.option(
-    "--egress-ca",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Authorities by which the origins of protected Secrets are verified, in PEM [also: HELMR_EGRESS_CA; default: the system's].",
-)
+@egress_options
 @click.option("--name", help="How the worker is shown [default: the host's name].")
 @click.option("--cpu", type=click.FloatRange(0, min_open=True), help="Cores to offer [default: 8 times what there is].")
 @click.option("--memory", callback=_memory, metavar="SIZE", help='Memory to offer, as "16GiB" [default: 80 % of what there is].')

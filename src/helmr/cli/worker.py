@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from helmr.cli.connection import connected
-from helmr.cli.inputs import idempotency_option
+from helmr.cli.inputs import DRIVERS, idempotency_option
 from helmr.cli.terminal import Output
 from helmr.protocol.ids import WorkerId
 from helmr.protocol.unset import UNSET
@@ -47,7 +47,7 @@ async def get(client: HelmrClient, output: Output, *, worker: str) -> None:
 
 @click.command()
 @click.option("--name", help="How the worker is called [default: it says so]; one of that name is enrolled again.")
-@click.option("--driver", type=click.Choice(["bubblewrap", "gvisor", "docker", "process"]), help="The only driver that it may have.")
+@click.option("--driver", type=DRIVERS, help="The only driver that it may have.")
 @click.option(
     "--serves",
     "environments",

@@ -74,15 +74,17 @@ class Builds:
         while True:
             async with self._core.database.connection() as connection:
                 rows = await deployments.deployments_building(connection, count=BATCH)
-            row = next((row for row in rows if str(row["id"]) not in tried and self._links.any_end(str(row["environment_id"]))), None)
-            end = None if row is None else self._links.any_end(str(row["environment_id"]))
-            if row is None or end is None:
+            for row in rows:
+                end = self._links.any_end(str(row["environment_id"]))
+                if end is not None and str(row["id"]) not in tried:
+                    break
+            else:
                 return
             tried.add(str(row["id"]))
             await self._build(end, row)
 
-    async def _build(self, end: WorkerEnd, row: Any) -> bool:
-        """Whether the build came to an end; not when its worker went, after which another one begins it anew."""
+    async def _build(self, end: WorkerEnd, row: Any) -> None:
+        """To its end; or, when its worker goes, until another one begins it anew."""
         manifest = read_manifest(row["manifest"])
         said = BuildLog(self._core, row["id"], await self._redactor(row, manifest))
         error: dict[str, Any] | None = None
@@ -96,7 +98,7 @@ class Builds:
                     if error is not None:
                         break
             except CapacityUnavailable:
-                return False
+                return
             except HelmrError as failed:
                 error = {"code": failed.code, "message": failed.detail}
             error = said.redactor.json(error)
@@ -104,7 +106,6 @@ class Builds:
                 said.add(str(error.get("message") or error["code"]))
         # The log is stored before the status that ends its readers.
         await self._finish(row, error)
-        return True
 
     async def _redactor(self, row: Any, manifest: Manifest) -> Redactor:
         """No Secret is given to a build; what one finds of them elsewhere and shows is taken out of its log all the same [X2]."""

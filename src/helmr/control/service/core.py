@@ -208,6 +208,11 @@ def retry_of(principal: Principal, operation: str, target: str, key: str | None,
     )
 
 
+def retry_of_person(person_id: str, operation: str, target: str, key: str | None, request: Any) -> Retry:
+    """The same of a person's write to the installation as a whole."""
+    return Retry(environment_id=INSTALLATION, principal_id=person_id, operation=operation, target=target, key=key, request=request)
+
+
 def check_key(key: str) -> None:
     """Raise `InvalidRequest` unless `key` can be an idempotency key."""
     if not 1 <= len(key.encode("utf-8", "surrogatepass")) <= IDEMPOTENCY_KEY_BYTES or not key.isprintable():

@@ -11,12 +11,12 @@ from typing import Any, Final
 from helmr.control.domain.roles import permissions_by_role
 from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
-from helmr.control.service.core import INSTALLATION, Core, Effects, Retry
+from helmr.control.service.core import Core, Effects, retry_of_person
 from helmr.control.service.limits import AdmissionLimit, EnvironmentLimits, set_limits
 from helmr.control.service.reply import Reply
-from helmr.control.service.signin.people import Person, note
+from helmr.control.service.signin.people import Person, note, person_now
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import environments, identity, signin
+from helmr.control.store.queries import environments, identity
 from helmr.protocol import jsontext
 from helmr.protocol.duration import duration_ms, format_duration, format_retention, retention_ms
 from helmr.protocol.environment_shapes import Environment, EnvironmentPage, Limits, Project, ProjectPage
@@ -45,7 +45,7 @@ class Environments:
     async def create_project(self, person: Person, *, name: str, address: str, idempotency_key: str | None) -> Reply:
         """Raises `Forbidden`, `ProjectExists`, `InvalidValue`."""
         _check_name(name)
-        retry = _retry(person, "projects.create", "", idempotency_key, {"name": name})
+        retry = retry_of_person(person.id, "projects.create", "", idempotency_key, {"name": name})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             await _check(connection, person)
@@ -77,7 +77,7 @@ class Environments:
     async def create(self, person: Person, *, project: str, name: str, address: str, idempotency_key: str | None) -> Reply:
         """A new Environment, with the limits of a new installation's. Raises `Forbidden`, `ProjectNotFound`, `EnvironmentExists`."""
         _check_name(name)
-        retry = _retry(person, "environments.create", "", idempotency_key, {"project": project, "name": name})
+        retry = retry_of_person(person.id, "environments.create", "", idempotency_key, {"project": project, "name": name})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             await _check(connection, person)
@@ -104,7 +104,7 @@ class Environments:
         Raises `Forbidden`, `EnvironmentNotFound`, `InvalidValue`.
         """
         asked = dict(asked)
-        retry = _retry(person, "environments.limit", environment_id, idempotency_key, asked)
+        retry = retry_of_person(person.id, "environments.limit", environment_id, idempotency_key, asked)
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             await _check(connection, person)
@@ -127,8 +127,8 @@ class Environments:
 
 async def _check(connection: Connection, person: Person) -> None:
     """By the role of now. Raises `Forbidden`."""
-    row = await signin.user_by_id(connection, id=person.id)
-    if row is None or row["disabled_at"] is not None or PERMISSION not in _BY_ROLE[row["role"]]:
+    asking = await person_now(connection, person.id)
+    if asking is None or PERMISSION not in _BY_ROLE[asking.role]:
         raise Forbidden("Only admins and owners make projects and Environments, and limit them.", permission=PERMISSION)
 
 
@@ -187,10 +187,6 @@ def _init_ms(asked: Mapping[str, Any]) -> int | None:
 def _check_name(name: str) -> None:
     if not is_definition_id(name):
         raise InvalidValue("A name is 1 to 128 letters, digits, points, lines and dashes, and begins with a letter or a digit.")
-
-
-def _retry(person: Person, operation: str, target: str, key: str | None, asked: dict[str, Any]) -> Retry:
-    return Retry(environment_id=INSTALLATION, principal_id=person.id, operation=operation, target=target, key=key, request=asked)
 
 
 def _project(row: Any) -> Project:

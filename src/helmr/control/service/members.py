@@ -14,11 +14,11 @@ from helmr.control.domain.members import refusal
 from helmr.control.domain.signin import LINK_SECONDS
 from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
-from helmr.control.service.core import INSTALLATION, Core, Effects, Retry
+from helmr.control.service.core import Core, Effects, retry_of_person
 from helmr.control.service.principals import Principals
 from helmr.control.service.reply import Reply
 from helmr.control.service.signin.passwords import new_link
-from helmr.control.service.signin.people import Person, add_person, check_name, checked_email, note
+from helmr.control.service.signin.people import Person, add_person, check_name, checked_email, note, person_now
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import members, signin
 from helmr.protocol import jsontext
@@ -67,7 +67,7 @@ class Members:
         """
         email = checked_email(email)
         check_name(name)
-        retry = _retry(person, "add", "", idempotency_key, {"email": email, "name": name, "role": role})
+        retry = retry_of_person(person.id, "members.add", "", idempotency_key, {"email": email, "name": name, "role": role})
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             manager = await _manager(connection, person)
@@ -131,7 +131,7 @@ class Members:
         return await self._change(person, member_id, "remove", {}, idempotency_key, change)
 
     async def _change(self, person: Person, member_id: str, verb: str, asked: dict[str, Any], key: str | None, change: Change) -> Reply:
-        retry = _retry(person, verb, member_id, key, asked)
+        retry = retry_of_person(person.id, f"members.{verb}", member_id, key, asked)
 
         async def work(connection: Connection, effects: Effects) -> Reply:
             manager = await _manager(connection, person)
@@ -154,10 +154,10 @@ class Members:
 async def _manager(connection: Connection, person: Person) -> Person:
     """Who asks, as they are now, with the lock that all who change members take. Raises `Forbidden`."""
     await signin.lock_setup(connection)
-    row = await signin.user_by_id(connection, id=person.id)
-    if row is None or row["disabled_at"] is not None:
+    manager = await person_now(connection, person.id)
+    if manager is None:
         raise Forbidden("This person is no member any more.", permission="members.manage")
-    return replace(person, role=row["role"])
+    return manager
 
 
 def _check(manager: Person, *roles: Role) -> None:
@@ -170,10 +170,6 @@ async def _found(connection: Connection, member_id: str) -> Any:
         for row in await members.seen(connection, id=member_id, before=None, count=1):
             return row
     raise MemberNotFound()
-
-
-def _retry(person: Person, verb: str, target: str, key: str | None, asked: dict[str, Any]) -> Retry:
-    return Retry(environment_id=INSTALLATION, principal_id=person.id, operation=f"members.{verb}", target=target, key=key, request=asked)
 
 
 def _shape(row: Any) -> Member:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helmr.control.domain.signin import BROWSER_CODE_SECONDS, OF_ADDRESS
 from helmr.control.service.signin.attempts import Attempts
-from helmr.control.service.signin.people import Person, person_of
+from helmr.control.service.signin.people import Person, person_now
 from helmr.control.service.signin.sign_ins import SignedIn, make_sign_in
 from helmr.control.service.signin.tokens import digest, new_token
 from helmr.control.store.pool import Connection, Database
@@ -35,9 +35,9 @@ class BrowserCodes:
 
         async def work(connection: Connection) -> SignedIn:
             used = await signin.use_code(connection, code_hash=digest(code), purpose="browser")
-            row = None if used is None else await signin.user_by_id(connection, id=used["user_id"])
-            if row is None or row["disabled_at"] is not None:
+            person = None if used is None else await person_now(connection, used["user_id"])
+            if person is None:
                 raise CodeInvalid()
-            return await make_sign_in(connection, person_of(row), "browser", label=label, address=address, by="one-time code")
+            return await make_sign_in(connection, person, "browser", label=label, address=address, by="one-time code")
 
         return await self._database.run(work)

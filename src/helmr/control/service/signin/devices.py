@@ -21,7 +21,7 @@ from helmr.control.domain.signin import (
     normal_user_code,
 )
 from helmr.control.service.signin.attempts import Attempts
-from helmr.control.service.signin.people import Person, note, person_of
+from helmr.control.service.signin.people import Person, note, person_now
 from helmr.control.service.signin.sign_ins import LABEL_BYTES, SignedIn, make_sign_in
 from helmr.control.service.signin.tokens import digest, new_token
 from helmr.control.store.pool import Connection, Database
@@ -133,10 +133,10 @@ class Devices:
             await signin.forget_device(connection, device_hash=row["device_hash"])
             if row["status"] == "denied":
                 return AccessDenied()
-            user = await signin.user_by_id(connection, id=row["user_id"])
-            if user is None or user["disabled_at"] is not None:
+            person = await person_now(connection, row["user_id"])
+            if person is None:
                 return AccessDenied()
-            return await make_sign_in(connection, person_of(user), "cli", label=row["client"], address=address, by="device")
+            return await make_sign_in(connection, person, "cli", label=row["client"], address=address, by="device")
 
         outcome = await self._database.run(work)
         if isinstance(outcome, HelmrError):

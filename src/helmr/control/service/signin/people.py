@@ -32,6 +32,12 @@ def person_of(row: Any) -> Person:
     return Person(id=str(row["id"]), email=row["email"], name=row["name"], role=row["role"])
 
 
+async def person_now(connection: Connection, user_id: Any) -> Person | None:
+    """With the role of now; None for who is gone or shut out."""
+    row = await signin.user_by_id(connection, id=user_id)
+    return None if row is None or row["disabled_at"] is not None else person_of(row)
+
+
 def checked_email(text: str) -> str:
     """The normal form. Raises `InvalidValue`."""
     email = normal_email(text)
