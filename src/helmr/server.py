@@ -60,6 +60,7 @@ from helmr.control.store.migrate import code_version, load, migrate
 from helmr.control.store.pool import Database, database_errors
 from helmr.control.store.queries import identity
 from helmr.control.store.standing import StandingConfig, StandingConnection
+from helmr.control.upkeep.audit import OldAudit
 from helmr.control.upkeep.closings import Closings
 from helmr.control.upkeep.collection import Collection
 from helmr.control.upkeep.command_ends import CommandEnds
@@ -96,7 +97,7 @@ from helmr.protocol.storage import WaterMarks
 DEFAULT_PORT: Final = 4356
 LED: Final = (
     Closings, Collection, CommandEnds, ComputerExpiry, CronFirings, Deadlines, Hibernation, IdleClose, LostWorkers, OldDeployments,
-    OldFirings, OldReceipts, OldSignIns, PayloadExpiry, Placement, PressureHolds, Removals, Saving, SecretExposures, Transits,
+    OldAudit, OldFirings, OldReceipts, OldSignIns, PayloadExpiry, Placement, PressureHolds, Removals, Saving, SecretExposures, Transits,
 )  # fmt: skip
 """Duties of the installation: one control plane at a time has each."""
 OWN: Final = (Heartbeat, Linked, OwnStorage, Overdue, StreamLeases)

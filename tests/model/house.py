@@ -41,7 +41,7 @@ UNKNOWN: Outcome = ("unknown",)
 _STANDING = {"worker_link", "batcher"}
 _DUTIES = (Deadlines, Closings, Overdue, Placement, IdleClose, Linked, LostWorkers)
 _FILLED = ("sessions", "session_labels", "turns", "events", "messages", "questions", "holds", "idempotency", "computers", "workers",
-           "control_planes", "commands", "command_logs", "computer_streams", "saves", "save_marks")  # fmt: skip
+           "control_planes", "commands", "command_logs", "computer_streams", "saves", "save_marks", "audit")  # fmt: skip
 _PRINT = """
 SELECT md5(string_agg(s::text, '' ORDER BY id)), (SELECT md5(string_agg(c::text, '' ORDER BY id)) FROM computers c) FROM sessions s"""
 _SEEN = """

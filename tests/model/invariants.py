@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from helmr.control.domain.audit import OPERATIONS
+
+INSTALLATION: Final = "00000000-0000-0000-0000-000000000000"
 _ENDS: Final = "('turn.completed', 'turn.failed', 'turn.interrupted', 'turn.cancelled')"
 _TERMINAL: Final = "('completed', 'failed', 'interrupted', 'cancelled')"
 _QUEUED: Final = "(s.next_turn - 1 - s.claimed_turn)"
@@ -21,6 +24,19 @@ _REVOKED = """EXISTS (
     SELECT FROM computer_secrets p JOIN secrets x ON x.id = p.secret_id WHERE p.computer_id = s.computer_id AND x.revoked_at IS NOT NULL)"""
 
 INVARIANTS: Final[dict[str, str]] = {
+    # --- the audit log -------------------------------------------------------------------------------------------------------
+    "[14] a Turn that a principal admitted stands in the audit log, once, under its id": """
+        SELECT t.id, convert_from(t.source, 'UTF8') FROM turns t JOIN sessions s ON s.id = t.session_id
+        LEFT JOIN audit a ON a.environment_id = s.environment_id AND a.id = t.id AND a.operation = 'turns.enqueue' AND a.target = s.id::text
+        WHERE t.sequence > 1 AND a.id IS NULL AND t.source IS NOT NULL
+            AND convert_from(t.source, 'UTF8')::jsonb ->> 'kind' IN ('api_key', 'user')""",
+    "[14] a retry identity has its entry in the audit log, and no other operations stand there": f"""
+        SELECT i.principal_id, i.operation FROM idempotency i
+        WHERE length(i.receipt) > 0 AND i.environment_id <> '{INSTALLATION}' AND NOT EXISTS (
+            SELECT FROM audit a WHERE a.environment_id = i.environment_id AND a.principal_id = i.principal_id AND a.operation = i.operation
+                AND (i.target = '' OR i.target = a.target))
+            AND NOT EXISTS (SELECT FROM questions q WHERE q.id::text = i.target AND q.responded_by IS NOT NULL)
+        UNION ALL SELECT principal_id, operation FROM audit WHERE operation NOT IN ({", ".join(f"'{name}'" for name in OPERATIONS)})""",
     # --- timelines -----------------------------------------------------------------------------------------------------------
     "I2 [E1] event sequences are gapless": """
         SELECT s.id, format('%s events, %s to %s, next is %s', count(e.*), min(e.sequence), max(e.sequence), s.next_event)

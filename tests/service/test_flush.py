@@ -91,7 +91,7 @@ async def bench(dsn: str) -> AsyncIterator[Bench]:
 
 def admit(session: str, **options: Any) -> Admit:
     defaults: dict[str, Any] = {
-        "turn_id": new_id(), "input": b"[]", "source": b"{}", "principal_id": session, "key": None, "fingerprint": b""
+        "turn_id": new_id(), "input": b"[]", "source": b"{}", "principal_id": session, "by": "user", "key": None, "fingerprint": b""
     }  # fmt: skip
     return Admit(session_id=session, environment_id=session, **(defaults | options))
 

@@ -108,6 +108,7 @@ def _show(output: Output, key: ApiKey) -> None:
             ("name", key.name),
             ("status", key.status),
             ("may", " ".join(key.permissions)),
+            ("but its maker lacks", None if key.lacks is UNSET else " ".join(key.lacks)),
             ("token ends in", key.ends or None),
             ("created", key.created_at),
             ("expires", _text(key.expires_at)),

@@ -100,6 +100,11 @@ _MEMBER = {
     "remove": Entry("helmr.cli.member:remove", "Remove a member."),
 }
 
+_AUDIT = {
+    "list": Entry("helmr.cli.audit:list_", "List who wrote what in the Environment."),
+    "installation": Entry("helmr.cli.audit:installation", "List sign-ins, and changes of the installation."),
+}
+
 _SECRET = {
     "list": Entry("helmr.cli.secret:list_", "List Secrets."),
     "get": Entry("helmr.cli.secret:get", "Show a Secret's versions, and where it is bound."),
@@ -131,6 +136,7 @@ _ROOT = {
     "project": Entry("helmr.cli.main:project", "What Environments belong to."),
     "env": Entry("helmr.cli.main:env", "Environments, and what they allow."),
     "member": Entry("helmr.cli.main:member", "People: who may come in, and what they may."),
+    "audit": Entry("helmr.cli.main:audit", "Who wrote what."),
     "secret": Entry("helmr.cli.main:secret", "Values that Computers get and nobody can read."),
     "trigger": Entry("helmr.cli.main:trigger", "When Agents start by themselves."),
     "serve": Entry("helmr.cli.local:serve", "Run a control plane."),
@@ -152,6 +158,7 @@ key = LazyGroup("key", entries=_KEY, help="API keys: what programs may.")
 project = LazyGroup("project", entries=_PROJECT, help="What Environments belong to.")
 env = LazyGroup("env", entries=_ENVIRONMENT, help="Environments, and what they allow.")
 member = LazyGroup("member", entries=_MEMBER, help="People: who may come in, and what they may.")
+audit = LazyGroup("audit", entries=_AUDIT, help="Who wrote what.")
 secret = LazyGroup("secret", entries=_SECRET, help="Values that Computers get and nobody can read.")
 server = LazyGroup("server", entries=_SERVER, help="Look after a control plane's installation.")
 deployment = LazyGroup("deployment", entries=_DEPLOYMENT, help="Published versions of a project.")

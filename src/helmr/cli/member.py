@@ -103,7 +103,13 @@ async def change(
     found = await client.members.change(
         member_id, name=name, role=cast("Role | None", role), disabled=disabled, idempotency_key=idempotency_key
     )
-    output.answer(found, lambda: _show(output, found))
+
+    def show() -> None:
+        _show(output, found)
+        if disabled:
+            _warn(output, found)
+
+    output.answer(found, show)
 
 
 @click.command()
@@ -116,7 +122,20 @@ async def remove(client: HelmrClient, output: Output, *, member_id: str, yes: bo
     if not yes:
         raise click.UsageError("It can't be taken back: say --yes, or `helmr member change --disable`.")
     found = await client.members.remove(member_id, idempotency_key=idempotency_key)
-    output.answer(found, lambda: output.line(f"{found.email} is no member any more."))
+
+    def show() -> None:
+        output.line(f"{found.email} is no member any more.")
+        _warn(output, found)
+
+    output.answer(found, show)
+
+
+def _warn(output: Output, item: Member) -> None:
+    if item.keys:
+        output.note(
+            f"API keys that they made are refused from now on: {item.keys}. `helmr key list` shows them as suspended. "
+            "Who may make keys replaces one with `helmr key rotate`, which makes it theirs."
+        )
 
 
 def _show(output: Output, item: Member) -> None:
@@ -129,6 +148,7 @@ def _show(output: Output, item: Member) -> None:
             ("disabled", None if item.disabled_at is UNSET else item.disabled_at),
             ("signs in by", _ways(item)),
             ("last seen", _text(item.last_seen_at)),
+            ("made API keys", str(item.keys) if item.keys else None),
             ("created", item.created_at),
         ]
     )

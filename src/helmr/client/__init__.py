@@ -3,6 +3,7 @@
 from helmr.client.agents import Agents
 from helmr.client.api_keys import ApiKeys
 from helmr.client.asks import TurnAsks
+from helmr.client.audit import Audit
 from helmr.client.client import HelmrClient
 from helmr.client.commands import CommandOutput, CommandRef, Commands
 from helmr.client.computers import Computers
@@ -31,6 +32,7 @@ from helmr.client.streams import ComputerStream, Shell
 from helmr.client.triggers import Triggers
 from helmr.client.turn_ref import TurnRef
 from helmr.client.workers import Workers
+from helmr.protocol.audit_shapes import AuditEntry, AuditPage, InstallationEntry, InstallationLogPage
 from helmr.protocol.commands import Command
 from helmr.protocol.key_shapes import ApiKey, ApiKeyPage, NewApiKey
 from helmr.protocol.questions import Answer, choice_answer, text_answer
@@ -53,6 +55,9 @@ __all__ = [
     "ApiKey",
     "ApiKeyPage",
     "ApiKeys",
+    "Audit",
+    "AuditEntry",
+    "AuditPage",
     "CancelledTurn",
     "Command",
     "CommandOutput",
@@ -73,6 +78,8 @@ __all__ = [
     "FailedTurn",
     "Firing",
     "HelmrClient",
+    "InstallationEntry",
+    "InstallationLogPage",
     "InterruptedTurn",
     "JsonInput",
     "Members",

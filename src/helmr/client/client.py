@@ -6,6 +6,7 @@ from typing import Self
 
 from helmr.client.agents import Agents
 from helmr.client.api_keys import ApiKeys
+from helmr.client.audit import Audit
 from helmr.client.commands import Commands
 from helmr.client.computers import Computers
 from helmr.client.configuration import resolve
@@ -57,6 +58,7 @@ class HelmrClient:
         self.secrets = Secrets(self._transport)
         self.api_keys = ApiKeys(self._transport)
         self.members = Members(self._transport)
+        self.audit = Audit(self._transport)
         self.projects = Projects(self._transport)
         self.environments = Environments(self._transport)
         self.triggers = Triggers(self._transport)

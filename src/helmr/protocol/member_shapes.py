@@ -12,7 +12,8 @@ from helmr.protocol.unset import UNSET, UnsetType
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """Somebody with a role in all of the installation. With `disabled_at` they can't come in. `last_seen_at` is of a sign-in that still
-    stands, and a minute exact; `ways` says how they can sign in: "password", "provider", or neither yet."""
+    stands, and a minute exact; `ways` says how they can sign in: "password", "provider", or neither yet;
+    `keys` how many API keys that still stand they made, which may at most what they may now."""
 
     id: str
     email: str
@@ -20,6 +21,7 @@ class Member:
     role: Role
     created_at: str
     ways: tuple[str, ...]
+    keys: int = 0
     disabled_at: str | UnsetType = UNSET
     last_seen_at: str | UnsetType = UNSET
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 from helmr.client.agents import Agents as _Agents
 from helmr.client.api_keys import ApiKeys as _ApiKeys
 from helmr.client.asks import TurnAsks as _TurnAsks
+from helmr.client.audit import Audit as _Audit
 from helmr.client.client import HelmrClient as _HelmrClient
 from helmr.client.commands import CommandRef as _CommandRef
 from helmr.client.commands import Commands as _Commands
@@ -35,6 +36,7 @@ from helmr.sync.mirror import mirror_of
 
 Agents = mirror_of(_Agents)
 ApiKeys = mirror_of(_ApiKeys)
+Audit = mirror_of(_Audit)
 Computers = mirror_of(_Computers)
 ComputerStream = mirror_of(_ComputerStream)
 Shell = mirror_of(_Shell)
@@ -84,6 +86,7 @@ class HelmrClient(mirror_of(_HelmrClient)):
 __all__ = [
     "Agents",
     "ApiKeys",
+    "Audit",
     "CommandRef",
     "Commands",
     "ComputerStream",

@@ -11,6 +11,7 @@ from helmr.client.outcome import TimedTurnWaitResult, TurnOutcome
 from helmr.client.retry import RetryPolicy
 from helmr.client.sessions import ComputerChoice, SessionCreateReceipt, SlackRoute
 from helmr.protocol.archive import Copied
+from helmr.protocol.audit_shapes import AuditPage, InstallationLogPage
 from helmr.protocol.commands import Command, CommandCancelReceipt, CommandLogs, CommandPage, CopyReceipt
 from helmr.protocol.content import InputContent
 from helmr.protocol.duration import Duration
@@ -98,6 +99,41 @@ class ApiKeys:
 
     def revoke(self, api_key_id: str, *, idempotency_key: str | None = None) -> ApiKey:
         """Have a key taken no more, a second later at the latest; again changes nothing. Raises `ApiKeyNotFound`."""
+
+class Audit:
+    """What was accepted, with who asked for it: of the client's Environment, and, for admins, of the installation as a whole."""
+
+    def list(
+        self,
+        *,
+        by: str | None = None,
+        operation: str | None = None,
+        target: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> AuditPage:
+        """A page of the Environment's entries, the newest first; needs `audit.read`. `limit` 1-100, 50 when omitted.
+
+        Narrowed to one principal's (`by`, its id), to operations that begin with `operation` ("secrets."), to one `target` by its id, to
+        times from `since` to before `until` (RFC 3339, with the offset). Raises `InvalidValue`, `InvalidCursor`.
+        """
+
+    def installation(
+        self,
+        *,
+        by: str | None = None,
+        what: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> InstallationLogPage:
+        """A page of what people did to the installation: sign-ins, failed ones too, members, projects, Environments. For admins and owners.
+
+        Narrowed as `list` is; `what` by its beginning. Raises `Forbidden`, `InvalidValue`, `InvalidCursor`.
+        """
 
 class CommandRef:
     """A Command by its id; making one sends nothing."""
@@ -365,6 +401,7 @@ class HelmrClient:
     secrets: Secrets
     api_keys: ApiKeys
     members: Members
+    audit: Audit
     projects: Projects
     environments: Environments
     triggers: Triggers
@@ -727,6 +764,7 @@ class Workers:
 __all__ = [
     "Agents",
     "ApiKeys",
+    "Audit",
     "CommandRef",
     "Commands",
     "ComputerStream",

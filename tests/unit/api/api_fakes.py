@@ -14,6 +14,7 @@ from tests.unit.api.signin_fakes import SignInOperations
 
 from helmr.control.service.health import Vitals
 from helmr.protocol import errors
+from helmr.protocol.audit_shapes import Actor, AuditEntry, AuditPage, InstallationEntry, InstallationLogPage
 from helmr.protocol.commands import Command, CommandChunk, CommandLogs, CommandPage
 from helmr.protocol.environment_shapes import Environment, EnvironmentPage, Project, ProjectPage
 from helmr.protocol.environment_shapes import Limits as EnvironmentLimits
@@ -77,6 +78,7 @@ ALL = frozenset(f"sessions.{name}" for name in ("read", "create", "send", "inter
     "keys.manage",
     "workers.read",
     "workers.manage",
+    "audit.read",
 }
 
 
@@ -315,7 +317,7 @@ class World:
     def __getattr__(self, name: str) -> Any:
         nouns = (
             "principals sessions explanations turns questions computers commands streams controls events retention agents deployments links"
-            " sign_ins set_up members environments"
+            " sign_ins set_up members environments audit"
             " passwords devices browser_codes provider triggers blobs save_objects secrets api_keys workers enrolments health"
         )
         if name in nouns.split():
@@ -588,6 +590,16 @@ class Operations(SignInOperations):
     async def members_remove(world: World, person: Any, member_id: str, **asked: Any) -> Reply:
         known_member(member_id)
         return Reply(json.dumps(to_wire(member())).encode(), world.replay)
+
+    @staticmethod
+    async def audit_list(world: World, principal: Any, **asked: Any) -> AuditPage:
+        entry = AuditEntry(id=HOLD, at=TIME, by=Actor(kind="api_key", id=HOLD, name="ci"), operation="secrets.rotate", target=HOLD)
+        return AuditPage(items=(entry,), next_cursor="next")
+
+    @staticmethod
+    async def audit_of_installation(world: World, person: Any, **asked: Any) -> InstallationLogPage:
+        entry = InstallationEntry(id=HOLD, at=TIME, what="sign_in_failed", address="203.0.113.9", about="ada@example.com")
+        return InstallationLogPage(items=(entry,), next_cursor="next")
 
     @staticmethod
     async def api_keys_create(world: World, principal: Any, **asked: Any) -> Reply:

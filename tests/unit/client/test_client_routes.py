@@ -189,6 +189,8 @@ ANSWERS: dict[str, Any] = {
     "get_environment": ENVIRONMENT | {"current_deployment_id": DEPLOYMENT},
     "create_environment": ENVIRONMENT,
     "limit_environment": ENVIRONMENT,
+    "list_audit": {"items": [{"id": HOLD, "at": TIME, "by": {"kind": "user", "id": HOLD}, "operation": "secrets.rotate", "target": HOLD}]},
+    "list_installation_log": {"items": [{"id": HOLD, "at": TIME, "what": "signed_in", "address": "::1", "about": ""}]},
     "list_members": {"items": [MEMBER], "next_cursor": "next"},
     "get_member": MEMBER | {"last_seen_at": TIME},
     "add_member": {"member": MEMBER, "password_link": {"url": "https://helmr.example.com/auth/password-link?code=c", "expires_in": 86400}},
@@ -316,6 +318,9 @@ async def test_every_call_is_a_declared_operation_and_every_operation_has_a_call
         everything = {"computer_retention": "7d", "trigger_computer_retention": "1d", "trigger_grace": "1h", "max_init_duration": "10m"}
         limited = await client.environments.limit(HOLD, admission_rate="0.5", admission_burst=3, payload_retention="never", **everything)
         assert limited.limits.payload_retention == "never"
+        span = {"since": "2026-11-30T08:00:00Z", "until": "2026-12-01T08:00:00Z"}
+        assert (await client.audit.list(by=HOLD, operation="s", target=HOLD, **span, cursor="c", limit=3)).items[0].by.name is UNSET
+        assert (await client.audit.installation(by=HOLD, what="sign", **span, cursor="c", limit=3)).items[0].by is UNSET
         assert (await client.members.list(cursor="c", limit=3)).items[0].ways == ("password",)
         assert (await client.members.get(HOLD)).last_seen_at == TIME
         assert (await client.members.add("ada@example.com", name="Ada", role="developer")).password_link.expires_in == 86400

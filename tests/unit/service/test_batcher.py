@@ -36,7 +36,9 @@ async def test_an_odd_error_of_the_driver_refuses_clients_and_keeps_what_guests_
     batcher = Batcher(flushes, origin=lambda: None)
     stored = asyncio.Event()
     said = Append(session_id="s", channel=1, op=1, turn_id="t", data=b"[]")
-    asked = Admit(session_id="s", environment_id="e", turn_id="u", input=b"[]", source=b"{}", principal_id="p", key=None, fingerprint=b"")
+    asked = Admit(
+        session_id="s", environment_id="e", turn_id="u", input=b"[]", source=b"{}", principal_id="p", by="user", key=None, fingerprint=b""
+    )
     await batcher.start()
     try:
         async with bounded():

@@ -45,6 +45,7 @@ ROW: dict[str, Any] = {
     "environment_id": new_id(),
     "kind": "api_key",
     "permissions": list(PERMISSIONS),
+    "made_by_user": None,
     "name": "key",
 }
 

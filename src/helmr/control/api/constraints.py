@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
 from helmr.protocol import ids
@@ -119,3 +120,20 @@ class Wait:
 
     def schema(self) -> dict[str, Any]:
         return {"pattern": "^[1-9][0-9]*(ms|s|m)$", "description": f'A duration of at most "{self.most}s".'}
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A time of RFC 3339, which says its offset."""
+
+    def admit(self, value: str) -> str:
+        try:
+            found = datetime.fromisoformat(value)
+            if found.tzinfo is None:
+                raise ValueError
+            return found.astimezone(UTC).isoformat()
+        except (ValueError, OverflowError):
+            raise ValueError('must be a time with its offset, such as "2026-11-30T08:00:00Z"') from None
+
+    def schema(self) -> dict[str, Any]:
+        return {"format": "date-time"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from helmr.control.service.principals import person_may
 from helmr.control.service.signin.tokens import CLI_PREFIX
 from helmr.protocol.errors import Forbidden, Unauthenticated
 
@@ -26,6 +27,8 @@ async def authenticate(call: Call[Any, Any], route: Route) -> None:
     environment = call.exchange.header.get(b"helmr-environment")
     if route.access == "person":
         call.person = await _person(call, token)
+        if route.permission is not None and not person_may(call.person.role, route.permission):
+            raise Forbidden(f"A {call.person.role} lacks the permission {route.permission}.", permission=route.permission)
         return
     if token is not None:
         call.principal = await principal_of(call.services, token, environment)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from helmr.control.service.principals import Principal
     from helmr.control.service.reply import Reply
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from helmr.control.service.signin.people import Person
     from helmr.control.service.signin.provider_sign_ins import Begun
     from helmr.control.service.signin.sign_ins import SignedIn
+    from helmr.protocol.audit_shapes import AuditPage, InstallationLogPage
     from helmr.protocol.environment_shapes import Environment, EnvironmentPage, ProjectPage
     from helmr.protocol.member_shapes import Member, MemberPage
     from helmr.protocol.signin_shapes import Role
@@ -122,6 +124,32 @@ class Environments(Protocol):
     ) -> Reply: ...
 
 
+class Audit(Protocol):
+    async def list(
+        self,
+        principal: Principal,
+        *,
+        by: str | None,
+        operation: str | None,
+        target: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        cursor: str | None,
+        limit: int,
+    ) -> AuditPage: ...
+    async def of_installation(
+        self,
+        person: Person,
+        *,
+        by: str | None,
+        what: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        cursor: str | None,
+        limit: int,
+    ) -> InstallationLogPage: ...
+
+
 class SignInServices(Protocol):
     """The ports above, as the API has them."""
 
@@ -143,3 +171,5 @@ class SignInServices(Protocol):
     def provider(self) -> ProviderSignIns: ...
     @property
     def environments(self) -> Environments: ...
+    @property
+    def audit(self) -> Audit: ...

@@ -32,6 +32,7 @@ FEATURES = (
     "secrets",
     "api_keys",
     "sign_in",
+    "audit",
 )
 LIMITS = {
     "input_bytes": limits.INPUT_BYTES,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from helmr.control.api.agents import AGENT_ROUTES
 from helmr.control.api.api_keys import API_KEY_ROUTES
+from helmr.control.api.audit import AUDIT_ROUTES
 from helmr.control.api.auth import AUTH_ROUTES
 from helmr.control.api.auth_pages import AUTH_PAGE_ROUTES
 from helmr.control.api.commands import COMMAND_ROUTES
@@ -63,6 +64,7 @@ def route_table(describe: Callable[[], bytes], metrics: Callable[[Vitals], bytes
         *WORKER_OBJECT_ROUTES,
         *ENVIRONMENT_ROUTES,
         *MEMBER_ROUTES,
+        *AUDIT_ROUTES,
         *AUTH_ROUTES,
         *AUTH_PAGE_ROUTES,
         *PROVIDER_ROUTES,

@@ -1,10 +1,39 @@
-"""What each role may. SPEC 14."""
+"""The permissions that there are, and what each role may. SPEC 14."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
+
+from helmr.protocol.signin_shapes import Role
+
+PERMISSIONS: Final = (
+    "sessions.read",
+    "sessions.create",
+    "sessions.send",
+    "sessions.interrupt",
+    "sessions.resume",
+    "sessions.close",
+    "sessions.cancel",
+    "questions.respond",
+    "computers.read",
+    "computers.write",
+    "computers.exec",
+    "deployments.read",
+    "deployments.write",
+    "secrets.read",
+    "secrets.write",
+    "keys.read",
+    "keys.manage",
+    "workers.read",
+    "workers.manage",
+    "audit.read",
+)
+"""What an API key can be given: all of it is about the key's one Environment."""
+
+OF_PEOPLE: Final = ("members.read", "members.manage", "projects.read", "projects.manage")
+"""What only people have: it is about the installation, which is no key's."""
 
 _DEVELOPER: Final = frozenset(
     {
@@ -14,17 +43,16 @@ _DEVELOPER: Final = frozenset(
         "deployments.write",
     }
 )
-_ADMIN: Final = frozenset({f"{noun}.manage" for noun in ("keys", "members", "projects", "workers", "webhooks")} | {"secrets.write"})
 
 
-def permissions_by_role(known: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
-    """The permissions among those that are known: a viewer has every one to read, and answers questions; each role has those before it."""
-    viewer = {name for name in known if name.endswith(".read")} | {"questions.respond"}
+def _by_role() -> Mapping[Role, frozenset[str]]:
+    every = frozenset((*PERMISSIONS, *OF_PEOPLE))
+    viewer = frozenset(name for name in every if name.endswith(".read")) | {"questions.respond"}
     developer = viewer | _DEVELOPER
-    admin = developer | _ADMIN
-    return MappingProxyType(
-        {
-            role: frozenset(found & set(known))
-            for role, found in {"viewer": viewer, "developer": developer, "admin": admin, "owner": admin}.items()
-        }
-    )
+    return MappingProxyType({"viewer": viewer, "developer": developer, "admin": every, "owner": every})
+
+
+BY_ROLE: Final[Mapping[Role, frozenset[str]]] = _by_role()
+"""A viewer may read everything but Secrets' values, which nobody may, and answers questions; each role may what the one before may.
+
+An owner may, beyond an admin, what is about owners (`domain.members`)."""

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from helmr.control.domain.roles import BY_ROLE, PERMISSIONS
 from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
 from helmr.control.service.core import Core, Effects, retry_of
-from helmr.control.service.principals import KEY_PREFIX, PERMISSIONS, Principal, Principals
+from helmr.control.service.principals import KEY_PREFIX, Principal, Principals
 from helmr.control.service.reply import Reply
 from helmr.control.store.pool import Connection
 from helmr.control.store.queries import api_keys, identity
@@ -70,7 +71,7 @@ class ApiKeys:
                 permissions=list(asked),
             )
             made = await self._insert(connection, principal, principal_id, lives_ms)
-            await retry.remember(connection, _json(replace(made, token=UNSET)), None)
+            await retry.remember(connection, _json(replace(made, token=UNSET)), None, made=made.key.id)
             return Reply(_json(made))
 
         return await self._core.write("create_api_key", work)
@@ -147,6 +148,7 @@ class ApiKeys:
             token_hash=hashlib.sha256(token.encode()).digest(),
             ends=token[-SHOWN:],
             created_by=jsontext.dumps(principal.by),
+            made_by_user=await _answers_for(connection, principal),
             lives_ms=lives_ms,
         )
         if until is not None:
@@ -161,6 +163,11 @@ class ApiKeys:
         if row is None:
             raise ApiKeyNotFound()
         return row
+
+
+async def _answers_for(connection: Connection, principal: Principal) -> Any:
+    """The person whose role of now bounds what the caller makes: a key's keys may no more than the person who made it. None: nobody's."""
+    return principal.id if principal.kind == "user" else await api_keys.maker_of(connection, principal_id=principal.id)
 
 
 def _check_name(name: str) -> None:
@@ -193,7 +200,9 @@ def _json(made: NewApiKey) -> bytes:
 
 
 def _shape(row: Any) -> ApiKey:
-    status = "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "active"
+    orphaned = row["made_by_user"] is not None and row["maker_role"] is None
+    status = "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "suspended" if orphaned else "active"
+    lacks = () if row["maker_role"] is None else tuple(name for name in row["permissions"] if name not in BY_ROLE[row["maker_role"]])
     return ApiKey(
         id=ApiKeyId(str(row["id"])),
         name=row["name"],
@@ -205,4 +214,5 @@ def _shape(row: Any) -> ApiKey:
         expires_at=UNSET if row["expires_at"] is None else render.time_text(row["expires_at"]),
         revoked_at=UNSET if row["revoked_at"] is None else render.time_text(row["revoked_at"]),
         replaced_by=UNSET if row["replaced_by"] is None else ApiKeyId(str(row["replaced_by"])),
+        lacks=lacks or UNSET,
     )

@@ -102,7 +102,7 @@ class Computers:
                 found = replace(found, secrets=_joined(found, own))
             computer_id = await self._insert(connection, principal, deployment_id, found, key)
             receipt = {"id": computer_id, "deployment_id": deployment_id, "template": found.id}
-            return await retry.remember(connection, jsontext.dumps(receipt), None)
+            return await retry.remember(connection, jsontext.dumps(receipt), None, made=computer_id)
 
         return await self._core.write("create_computer", work)
 

@@ -18,9 +18,10 @@ from helmr.control.service.recent import Recent
 from helmr.control.service.reply import Reply
 from helmr.control.store.flush import Admit, Flushed
 from helmr.control.store.pool import Connection, Database
-from helmr.control.store.queries import computers, events, identity
+from helmr.control.store.queries import audit, computers, events, identity
 from helmr.protocol import jsontext
 from helmr.protocol.errors import IdempotencyConflict, InvalidRequest
+from helmr.protocol.ids import new_id
 from helmr.protocol.limits import IDEMPOTENCY_KEY_BYTES
 
 T = TypeVar("T")
@@ -150,10 +151,13 @@ class Retry:
 
     environment_id: str
     principal_id: str
+    kind: str
     operation: str
     target: str
     key: str | None
     request: Any
+    audited_in: str
+    """The Environment in whose audit log it stands; empty where the log of the installation has it [SPEC 14]."""
 
     def __post_init__(self) -> None:
         if self.key is not None:
@@ -185,8 +189,18 @@ class Retry:
             raise IdempotencyConflict()
         return Reply(row["receipt"], replayed=True)
 
-    async def remember(self, connection: Connection, receipt: bytes, session_id: str | None) -> Reply:
-        """Store the receipt of a request that was accepted."""
+    async def remember(self, connection: Connection, receipt: bytes, session_id: str | None, *, made: str = "", done: bool = True) -> Reply:
+        """Store the receipt of a request that was accepted, and that it was `done`: of `made`, where there was no target before."""
+        if done and self.audited_in:
+            await audit.note(
+                connection,
+                id=new_id(),
+                environment_id=self.audited_in,
+                principal_id=self.principal_id,
+                kind=self.kind,
+                operation=self.operation,
+                target=self.target or made,
+            )
         if self.key is not None:
             await identity.remember_receipt(connection, receipt=receipt, session_id=session_id, **self._identity())
         return Reply(receipt)
@@ -200,7 +214,9 @@ def retry_of(principal: Principal, operation: str, target: str, key: str | None,
     """The retry identity of a write by `principal`."""
     return Retry(
         environment_id=principal.environment_id,
+        audited_in=principal.environment_id,
         principal_id=principal.id,
+        kind=principal.kind,
         operation=operation,
         target=target,
         key=key,
@@ -209,8 +225,17 @@ def retry_of(principal: Principal, operation: str, target: str, key: str | None,
 
 
 def retry_of_person(person_id: str, operation: str, target: str, key: str | None, request: Any) -> Retry:
-    """The same of a person's write to the installation as a whole."""
-    return Retry(environment_id=INSTALLATION, principal_id=person_id, operation=operation, target=target, key=key, request=request)
+    """The same of a person's write to the installation as a whole, which notes itself in the installation's log (`people.note`)."""
+    return Retry(
+        environment_id=INSTALLATION,
+        audited_in="",
+        principal_id=person_id,
+        kind="user",
+        operation=operation,
+        target=target,
+        key=key,
+        request=request,
+    )
 
 
 def check_key(key: str) -> None:

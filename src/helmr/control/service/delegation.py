@@ -82,7 +82,8 @@ class Delegations:
             caller = await self._caller(connection, principal, how)
             deployment_id, manifest = await self._deployment(connection, principal, how, caller)
             receipt = await self._insert(connection, effects, principal, how, asked, caller, deployment_id, manifest)
-            return await retry.remember(connection, jsontext.dumps(receipt), receipt["session"]["id"])
+            made = receipt["session"]["id"]
+            return await retry.remember(connection, jsontext.dumps(receipt), made, made=made)
 
         return await self._core.write(how, work)
 

@@ -148,7 +148,7 @@ class Deployments:
             if promote and row["status"] == "deployed":
                 current = row["id"]
             receipt = jsontext.dumps(to_wire(self._shape(row, current)))
-            return await retry.remember(connection, receipt, None), deployment_id
+            return await retry.remember(connection, receipt, None, made=str(deployment_id)), deployment_id
 
         reply, _ = await self._core.write("publish", work)
         self._builds.build_pending()

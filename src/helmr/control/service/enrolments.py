@@ -84,7 +84,7 @@ class Enrolments:
                 driver=UNSET if driver is None else driver,
                 environments=await _names(connection, serves),
             )
-            await retry.remember(connection, jsontext.dumps(to_wire(replace(made, token=UNSET))), None)
+            await retry.remember(connection, jsontext.dumps(to_wire(replace(made, token=UNSET))), None, made=made.id)
             return Reply(jsontext.dumps(to_wire(made)))
 
         return await self._core.write("create_enrolment", work)

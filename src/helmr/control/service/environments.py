@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from helmr.control.domain.roles import permissions_by_role
+from helmr.control.domain.roles import BY_ROLE
 from helmr.control.service import render
 from helmr.control.service.asked import decode_cursor, encode_cursor
 from helmr.control.service.core import Core, Effects, retry_of_person
@@ -27,7 +27,6 @@ from helmr.protocol.wire import to_wire
 
 PERMISSION: Final = "projects.manage"
 MOST_INIT_MS: Final = 24 * 3600 * 1000
-_BY_ROLE: Final = permissions_by_role((PERMISSION,))
 
 
 class Environments:
@@ -128,7 +127,7 @@ class Environments:
 async def _check(connection: Connection, person: Person) -> None:
     """By the role of now. Raises `Forbidden`."""
     asking = await person_now(connection, person.id)
-    if asking is None or PERMISSION not in _BY_ROLE[asking.role]:
+    if asking is None or PERMISSION not in BY_ROLE[asking.role]:
         raise Forbidden("Only admins and owners make projects and Environments, and limit them.", permission=PERMISSION)
 
 

@@ -181,6 +181,7 @@ def _shape(row: Any) -> Member:
         role=row["role"],
         created_at=render.time_text(row["created_at"]),
         ways=ways,
+        keys=row["keys"],
         disabled_at=UNSET if row["disabled_at"] is None else render.time_text(row["disabled_at"]),
         last_seen_at=UNSET if row["seen_at"] is None else render.time_text(row["seen_at"]),
     )

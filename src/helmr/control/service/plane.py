@@ -11,6 +11,7 @@ from argon2 import Parameters
 
 from helmr.control.service.agents import Agents
 from helmr.control.service.api_keys import ApiKeys
+from helmr.control.service.audit import Audit
 from helmr.control.service.batcher import Batcher
 from helmr.control.service.builds import Builds
 from helmr.control.service.collecting import DeploymentCollection
@@ -106,6 +107,7 @@ class ControlPlane:
         credentials = WorkerCredentials(database)
         self.principals = Principals(database, worker_token=config.worker_token, workers=credentials)
         self.api_keys = ApiKeys(core, self.principals)
+        self.audit = Audit(core)
         self.members = Members(core, self.principals)
         self.environments = Environments(core)
         self.ways = Ways(database, cost=config.password_cost, provider=config.provider)

@@ -14,37 +14,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from helmr.control.domain.roles import permissions_by_role
+from helmr.control.domain.roles import BY_ROLE, PERMISSIONS
 from helmr.control.service.worker_credentials import SHARED, WorkerCredentials
 from helmr.control.store.pool import Connection, Database
 from helmr.control.store.queries import identity
 from helmr.protocol.errors import EnvironmentNotFound, EnvironmentRequired, Forbidden, HelmrError, Unauthenticated
 from helmr.protocol.ids import new_id
 from helmr.protocol.policy import Grants
+from helmr.protocol.signin_shapes import Role
 
 KEY_PREFIX: Final = "hlmr_sk_"
-
-PERMISSIONS: Final = (
-    "sessions.read",
-    "sessions.create",
-    "sessions.send",
-    "sessions.interrupt",
-    "sessions.resume",
-    "sessions.close",
-    "sessions.cancel",
-    "questions.respond",
-    "computers.read",
-    "computers.write",
-    "computers.exec",
-    "deployments.read",
-    "deployments.write",
-    "secrets.read",
-    "secrets.write",
-    "keys.read",
-    "keys.manage",
-    "workers.read",
-    "workers.manage",
-)
+ADOPT: Final = "Have somebody who may make keys replace it, which makes it theirs: helmr key rotate."
 
 _PERMISSION_OF: Final = MappingProxyType(
     {
@@ -63,7 +43,6 @@ _PERMISSION_OF: Final = MappingProxyType(
 )
 """What a Session needs for each operation of its policy. It never answers questions [Q4]."""
 
-_BY_ROLE: Final = permissions_by_role(PERMISSIONS)
 _CACHE_SECONDS: Final = 1.0
 
 
@@ -84,7 +63,7 @@ class Principal:
     def require(self, permission: str) -> None:
         """Raise `Forbidden` naming the permission that is missing."""
         if permission not in self.permissions:
-            raise Forbidden(f"This needs the permission {permission}.")
+            raise Forbidden(f"This needs the permission {permission}.", permission=permission)
 
     @property
     def source(self) -> bytes:
@@ -144,7 +123,7 @@ class Principals:
         self._looking: dict[bytes, _LookUp] = {}
 
     async def authenticate(self, token: str) -> Principal:
-        """The principal of an API key. Raises `Unauthenticated`, and `DatabaseUnavailable`."""
+        """The principal of an API key, with what it may and its maker may now. Raises `Unauthenticated`, and `DatabaseUnavailable`."""
         digest = hashlib.sha256(token.encode()).digest()
         now = time.monotonic()
         cached = self._seen.get(digest)
@@ -190,11 +169,16 @@ class Principals:
             row = await identity.principal_by_token(connection, token_hash=digest)
         if row is None:
             return None
+        permissions = frozenset(row["permissions"])
+        if row["made_by_user"] is not None:
+            if row["maker_role"] is None:
+                raise Unauthenticated("Whoever made this API key can't come in any more.", hint=ADOPT)
+            permissions &= BY_ROLE[row["maker_role"]]
         return Principal(
             id=str(row["id"]),
             environment_id=str(row["environment_id"]),
             kind=row["kind"],
-            permissions=frozenset(row["permissions"]),
+            permissions=permissions,
             name=row["name"],
         )
 
@@ -227,12 +211,17 @@ class Principals:
         return await self._workers.worker_of(token)
 
 
+def person_may(role: Role, permission: str) -> bool:
+    """Whether a person with this role has a permission, of an Environment or of the installation."""
+    return permission in BY_ROLE[role]
+
+
 async def principal_of_user(connection: Connection, user_id: str, environment_id: str) -> Principal:
     """A person as the one who asks, in an Environment. Raises `Unauthenticated` for one who is disabled or gone."""
     row = await identity.enabled_user(connection, id=user_id)
     if row is None:
         raise Unauthenticated("This person may not sign in any more.", hint="Ask an admin.")
-    return Principal(id=str(row["id"]), environment_id=environment_id, kind="user", permissions=_BY_ROLE[row["role"]], name=row["name"])
+    return Principal(id=str(row["id"]), environment_id=environment_id, kind="user", permissions=BY_ROLE[row["role"]], name=row["name"])
 
 
 async def _environment_id(connection: Connection, path: str) -> str:

@@ -105,7 +105,7 @@ class Questions:
             if question["status"] == "responded":
                 if question["response_id"] != response_id or not _same_answer(question, answer):
                     raise QuestionAlreadyResponded()
-                return Reply((await retry.remember(connection, _receipt(question), session_id)).body, replayed=True)
+                return Reply((await retry.remember(connection, _receipt(question), session_id, done=False)).body, replayed=True)
             _, data = check_answer(jsontext.loads(question["question"]), answer)
             by = render.data(**principal.by)
             settled = await questions.respond_question(connection, id=question_id, answer=data, response_id=response_id, responded_by=by)

@@ -62,7 +62,7 @@ class Secrets:
                 raise SecretExists(f"The Environment has a Secret {name}.")
             await self._vault.store(connection, secret_id, 1, value, by)
             await self._exposures.arrived(connection, effects, principal.environment_id, name)
-            return await retry.remember(connection, await _receipt(connection, secret_id, principal), None)
+            return await retry.remember(connection, await _receipt(connection, secret_id, principal), None, made=str(secret_id))
 
         return await self._core.write("create_secret", work)
 

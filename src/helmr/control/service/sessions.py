@@ -112,6 +112,7 @@ class Sessions:
                 key=key,
                 input_kind=definition.input_kind,
                 principal_id=principal.id,
+                by=principal.kind,
                 close_after_idle_ms=definition.close_after_idle_ms,
                 max_turn_ms=definition.max_turn_duration_ms,
                 computer_id=computer_id,

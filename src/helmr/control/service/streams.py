@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -22,7 +23,7 @@ from helmr.control.service.processes import Processes
 from helmr.control.service.roster import Roster
 from helmr.control.service.stream_run import StreamRun
 from helmr.control.store.pool import Connection
-from helmr.control.store.queries import computers, streams
+from helmr.control.store.queries import audit, computers, streams
 from helmr.protocol import frames, jsontext
 from helmr.protocol.errors import (
     CapacityUnavailable,
@@ -43,6 +44,15 @@ OPEN_SECONDS: Final = 120.0
 LEASE_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 1.0
 """How often it looks whether its Computer is there, if nobody says so (I6)."""
+OPERATIONS: Final[Mapping[StreamKind, str]] = MappingProxyType(
+    {
+        "shell": "computers.shell",
+        "forward": "computers.forward",
+        "read": "computers.read_files",
+        "write": "computers.write_files",
+    }
+)
+"""How the audit log calls them."""
 HANGUP_SECONDS: Final = 6.0
 """What a stream's scope has to end by itself once its client is gone."""
 
@@ -169,6 +179,15 @@ class Streams:
                 kind=kind,
                 requested_by=jsontext.dumps(principal.by),
                 seconds=LEASE_SECONDS,
+            )
+            await audit.note(
+                connection,
+                id=new_id(),
+                environment_id=principal.environment_id,
+                principal_id=principal.id,
+                kind=principal.kind,
+                operation=OPERATIONS[kind],
+                target=computer_id,
             )
 
         await self._core.write("open_stream", work)

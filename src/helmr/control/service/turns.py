@@ -65,6 +65,7 @@ class Turns:
             input=check_input(kind, input),
             source=principal.source,
             principal_id=principal.id,
+            by=principal.kind,
             key=idempotency_key,
             fingerprint=jsontext.fingerprint({"input": input}) if idempotency_key is not None else b"",
         )

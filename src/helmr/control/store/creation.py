@@ -25,6 +25,8 @@ class Creation:
     key: str | None
     input_kind: str
     principal_id: str
+    by: str
+    """What kind of principal asks, for the audit log."""
     close_after_idle_ms: int | None
     max_turn_ms: int | None
     computer_id: str | None
@@ -47,7 +49,17 @@ class Created(NamedTuple):
 
 
 _PARAMETERS: Final = 22
-_CREATE: Final = f"SELECT * FROM create_v2({', '.join(f'${number}' for number in range(1, _PARAMETERS + 1))}) ORDER BY ord"
+_CREATE: Final = f"""
+WITH done AS MATERIALIZED (SELECT * FROM create_v2({", ".join(f"${number}" for number in range(1, _PARAMETERS + 1))})),
+    audited AS (
+        INSERT INTO audit (id, environment_id, principal_id, kind, operation, target)
+        SELECT i.id, i.environment_id, i.principal_id, i.by, 'sessions.create', i.id::text
+        FROM unnest($2::uuid[], $3::uuid[], $9::uuid[], ${_PARAMETERS + 1}::text[]) WITH ORDINALITY
+            AS i (id, environment_id, principal_id, by, ord)
+        JOIN done ON done.ord = i.ord AND done.outcome = 'ok'
+    )
+SELECT * FROM done ORDER BY ord"""
+"""What was made stands in the audit log by the same commit, under the Session's id."""
 
 
 async def create(database: Database, items: Sequence[Creation], origin: str | None) -> list[Created]:
@@ -78,5 +90,6 @@ async def create(database: Database, items: Sequence[Creation], origin: str | No
             [session for session, _, _ in labels],
             [name for _, name, _ in labels],
             [value for _, _, value in labels],
+            [item.by for item in items],
         )
     return [Created(row["outcome"], row["data"], None if row["occupant"] is None else str(row["occupant"])) for row in rows]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 import asyncpg
 
@@ -55,6 +55,8 @@ class Admit:
     input: bytes
     source: bytes
     principal_id: str
+    by: str
+    """What kind of principal asks, for the audit log."""
     key: str | None
     fingerprint: bytes
 
@@ -128,7 +130,20 @@ _PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_mergej
 """Every statement of a flush finds a few rows by their keys, whatever the size of the tables: plans are kept from thinking otherwise
 while the tables are small. Measured: without this, plans made before 10,000 Sessions came were ten times slower after."""
 
-_FLUSH = "SELECT * FROM flush_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)"
+_FLUSH: Final = "SELECT * FROM flush_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)"
+
+
+_AUDITED: Final = f"""
+WITH done AS MATERIALIZED ({_FLUSH}),
+    audited AS (
+        INSERT INTO audit (id, environment_id, principal_id, kind, operation, target, at)
+        SELECT m.turn_id, m.environment_id, m.principal_id, m.by, 'turns.enqueue', m.session_id::text, done.at
+        FROM unnest($19::uuid[], $18::uuid[], $22::uuid[], $26::text[], $17::uuid[]) WITH ORDINALITY
+            AS m (turn_id, environment_id, principal_id, by, session_id, ord)
+        JOIN done ON done.op = 'admit' AND done.ord = m.ord AND done.outcome = 'ok'
+    )
+SELECT * FROM done"""
+"""A flush with admissions: what was admitted stands in the audit log by the same commit, under the Turn's id."""
 
 
 class PostgresFlush:
@@ -137,15 +152,19 @@ class PostgresFlush:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
-        self._statement: Any = None
+        self._statements: dict[str, Any] = {}
         self._planned_at = time.monotonic()
 
     async def flush(self, batch: Batch, *, wait: bool, origin: str | None) -> dict[str, list[Flushed]]:
         try:
             with database_errors():
-                statement = await self._prepared()
+                parameters = _parameters(batch, wait, origin)
+                statement = await self._prepared(_FLUSH)
+                if batch.admits:
+                    parameters.append([item.by for item in batch.admits])
+                    statement = await self._prepared(_AUDITED)
                 await self._replan()
-                rows = await statement.fetch(*_parameters(batch, wait, origin), timeout=_SECONDS)
+                rows = await statement.fetch(*parameters, timeout=_SECONDS)
         except DatabaseUnavailable:
             await self.close()  # it may be open and of no use
             raise
@@ -162,16 +181,19 @@ class PostgresFlush:
             await self._connection.execute("DISCARD PLANS")
 
     async def close(self) -> None:
-        connection, self._connection, self._statement = self._connection, None, None
+        connection, self._connection, self._statements = self._connection, None, {}
         if connection is not None and not connection.is_closed():
             connection.terminate()
 
-    async def _prepared(self) -> Any:
-        if self._connection is None or self._connection.is_closed():
-            connection = await self._database.dedicated(**_PLANNING)
-            self._statement = await connection.prepare(_FLUSH)
-            self._connection = connection
-        return self._statement
+    async def _prepared(self, text: str) -> Any:
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            connection = self._connection = await self._database.dedicated(**_PLANNING)
+            self._statements = {}
+        statement = self._statements.get(text)
+        if statement is None:
+            statement = self._statements[text] = await connection.prepare(text)
+        return statement
 
     async def _check(self) -> None:
         """Drop a connection that is closed, or in an unknown state after a cancellation."""
@@ -179,9 +201,9 @@ class PostgresFlush:
             await self.close()
 
 
-def _parameters(batch: Batch, wait: bool, origin: str | None) -> Sequence[Any]:
+def _parameters(batch: Batch, wait: bool, origin: str | None) -> list[Any]:
     a, s, m = batch.appends, batch.settles, batch.admits
-    return (
+    return [
         wait,
         origin,
         [i.session_id for i in a],
@@ -207,7 +229,7 @@ def _parameters(batch: Batch, wait: bool, origin: str | None) -> Sequence[Any]:
         [i.key for i in m],
         [i.fingerprint for i in m],
         [i.session_id for i in batch.claims],
-    )
+    ]
 
 
 def _outcomes(rows: Sequence[asyncpg.Record]) -> dict[str, list[Flushed]]:

@@ -1,5 +1,7 @@
 -- name: principal_by_token(token_hash)^
-SELECT p.*, k.expires_at FROM api_keys k JOIN principals p ON p.id = k.principal_id
+-- With the role of the person by whom it is bounded, if any; null for one who can't come in.
+SELECT p.*, k.expires_at, k.made_by_user, u.role AS maker_role FROM api_keys k JOIN principals p ON p.id = k.principal_id
+    LEFT JOIN users u ON u.id = k.made_by_user AND u.disabled_at IS NULL
 WHERE k.token_hash = :token_hash AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());
 
 -- name: principal_of_token(token_hash)$

@@ -1,7 +1,9 @@
 -- name: seen(id, before, count)
 -- Members, the newest first, with how they sign in and when they were last seen.
 SELECT u.*, p.user_id IS NOT NULL AS by_password, EXISTS (SELECT FROM provider_identities i WHERE i.user_id = u.id) AS by_provider,
-    (SELECT max(s.seen_at) FROM sign_ins s WHERE s.user_id = u.id) AS seen_at
+    (SELECT max(s.seen_at) FROM sign_ins s WHERE s.user_id = u.id) AS seen_at,
+    (SELECT count(*) FROM api_keys k WHERE k.made_by_user = u.id AND k.revoked_at IS NULL
+        AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())) AS keys
 FROM users u LEFT JOIN passwords p ON p.user_id = u.id
 WHERE (:id::uuid IS NULL OR u.id = :id) AND (:before::uuid IS NULL OR u.id < :before) ORDER BY u.id DESC LIMIT :count;
 
